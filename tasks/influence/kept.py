@@ -1,6 +1,6 @@
-"""Factors on disk: for each module a JSON of statistics, and one safetensors file that it names.
+"""Factors on disk: for each module a JSON of statistics and a safetensors file of its step.
 
-A new file of tensors is durable before the JSON names it, and the old one goes after that: a process that dies anywhere
+New tensors are durable before the JSON names their step, and the old ones go after that: a process that dies anywhere
 leaves each module at one of its steps.
 """
 
@@ -27,22 +27,16 @@ REQUEST = "request.json"
 
 @dataclass(frozen=True)
 class ModuleStatistics:
-    """How one module's factors came about.
-
-    `status` is the worst of its sides and their blocks, of which `sides` tells all (`Decomposition.told`). `examples`
-    were counted in each factor, `positions` (tokens, patches) in the second moments. `degraded`: worse than was asked.
-    """
+    """How one module's factors came about: `status` is the worst of its sides and their blocks, of which `sides` tells
+    all (`Decomposition.told`); `examples` were counted in each factor; `degraded` means worse than was asked for."""
 
     name: str
-    treatment: str
     step: Literal["planned", "moments", "eigen", "finished"] = "planned"
     status: Status = "ok"
     degraded: bool = False
     examples: int = 0
-    positions: int = 0
     sides: list[dict[str, Any]] = field(default_factory=list)
     mean_lambda: float | None = None
-    file: str = ""
     digest: str = ""
 
 
@@ -52,59 +46,56 @@ def begin(folder: Path, request: dict[str, Any]) -> None:
     if not (folder / REQUEST).exists():
         durable.write_json(folder / REQUEST, request)
     before = durable.read_json(folder / REQUEST)
-    differing = [key for key in request if durable.sha256_json(request[key]) != durable.sha256_json(before.get(key))]
-    if differing:
-        raise BadInput(f"{folder} has factors of another {', '.join(differing)}: take a new folder, or remove this one")
+    if other := [key for key in request if durable.sha256_json(request[key]) != durable.sha256_json(before.get(key))]:
+        raise BadInput(f"{folder} has factors of another {', '.join(other)}: take a new folder, or remove this one")
 
 
 def read(folder: Path, one: ModulePlan) -> ModuleStatistics:
     """A module's statistics; at step `planned` where there are none, or its tensors are missing or altered."""
-    path = folder / f"{_file_name(one.name)}.json"
-    if path.exists():
+    if (path := _file(folder, one.name, "json")).exists():
         done = ModuleStatistics(**durable.read_json(path))
-        if (folder / done.file).exists() and durable.sha256_file(folder / done.file) == done.digest:
+        file = _file(folder, one.name, f"{done.step}.safetensors")
+        if file.exists() and durable.sha256_file(file) == done.digest:
             return done
-    status: Status = "diagonal" if one.treatment == "diagonal" else "ok"
-    return ModuleStatistics(
-        one.name, one.treatment, status=status, degraded=not one.chosen and one.treatment != "blocks"
-    )
+    worse = not one.chosen and one.treatment != "blocks"
+    if one.treatment == "excluded":
+        return ModuleStatistics(one.name, "finished", "excluded", worse)
+    return ModuleStatistics(one.name, "planned", "diagonal" if one.treatment == "diagonal" else "ok", worse)
 
 
-def write(folder: Path, done: ModuleStatistics, tensors: Mapping[str, torch.Tensor]) -> ModuleStatistics:
-    """Makes a module's new step durable, and removes the tensors of the one before; returns it with file and digest."""
-    file, before = f"{_file_name(done.name)}.{done.step}.safetensors", done.file
-    with durable.new_file(folder / file) as temporary:
+def write(folder: Path, before: ModuleStatistics, tensors: Mapping[str, torch.Tensor], **new: Any) -> ModuleStatistics:
+    """Makes a module's new step durable, and removes the tensors of the one before; returns its statistics."""
+    done = replace(before, **new)
+    file = _file(folder, done.name, f"{done.step}.safetensors")
+    with durable.new_file(file) as temporary:
         write_tensors(temporary, {key: tensor.cpu().contiguous() for key, tensor in tensors.items()})
-    done = replace(done, file=file, digest=durable.sha256_file(folder / file))
-    durable.write_json(folder / f"{_file_name(done.name)}.json", asdict(done))
-    if before and before != file:
-        (folder / before).unlink(missing_ok=True)
+    done = replace(done, digest=durable.sha256_file(file))
+    durable.write_json(_file(folder, done.name, "json"), asdict(done))
+    _file(folder, done.name, f"{before.step}.safetensors").unlink(missing_ok=True)
     return done
 
 
 def tensors_of(folder: Path, done: ModuleStatistics, device: torch.device) -> dict[str, torch.Tensor]:
     """The tensors of a module's step, none before the first."""
-    return {key: value.to(device) for key, value in read_tensors(folder / done.file).items()} if done.file else {}
+    file = _file(folder, done.name, f"{done.step}.safetensors")
+    return {key: value.to(device) for key, value in read_tensors(file).items()} if done.digest else {}
 
 
-def _file_name(module: str) -> str:
-    return quote(module, safe="") or "_"
+def _file(folder: Path, module: str, end: str) -> Path:
+    return folder / f"{quote(module, safe='') or '_'}.{end}"
 
 
 def model_digest(model: nn.Module) -> str:
     """xxh3 of the parameters, by which the factors of different models are told apart."""
     digest = xxhash.xxh3_128()
-    for name, parameter in model.named_parameters():
-        digest.update(name.encode())
+    for parameter in model.parameters():
         digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 def complete(folder: Path, model: nn.Module) -> tuple[list[ModulePlan], list[ModuleStatistics]]:
-    """Plan and statistics of finished factors. BadInput where they are another model's.
-
-    CheckFailed where a module is not finished, or counted other examples than planned.
-    """
+    """Plan and statistics of finished factors; BadInput where they are another model's, CheckFailed where a module is
+    not finished, or counted other examples than planned."""
     request = durable.read_json(folder / REQUEST)
     if request["model"] != model_digest(model):
         raise BadInput(f"{folder} has the factors of another model: its weights differ from those of the scores")
@@ -112,7 +103,7 @@ def complete(folder: Path, model: nn.Module) -> tuple[list[ModulePlan], list[Mod
     found = [read(folder, one) for one in plan]
     for done in found:
         require_equal(f"factors of {done.name}", done.step, "finished", "Compute them again: what is there is kept")
-        if done.status not in ("excluded", "not_finite"):
+        if done.status != "excluded":
             require_equal(f"examples in the factors of {done.name}", done.examples, request["examples"])
     return plan, found
 
@@ -124,10 +115,6 @@ def degraded(statistics: Sequence[ModuleStatistics]) -> list[str]:
 
 def require_usable(statistics: Sequence[ModuleStatistics], max_degraded_share: float) -> None:
     """CheckFailed, with the names, where more than this share of the modules is degraded: then nothing is ranked."""
-    asked = [done for done in statistics if done.degraded or done.status != "excluded"]
-    bad = degraded(asked)
-    measured = f"{len(bad)} of {len(asked)} ({', '.join(bad[:10])}{', ...' * (len(bad) > 10)})"
-    holds = len(bad) <= max_degraded_share * len(asked)
-    require(
-        holds, "share of degraded modules", measured, f"at most {max_degraded_share:g}", "Nothing is ranked by the rest"
-    )
+    asked, bad = sum(done.degraded or done.status != "excluded" for done in statistics), degraded(statistics)
+    measured = f"{len(bad)} of {asked} ({', '.join(bad[:10])}{', ...' * (len(bad) > 10)})"
+    require(len(bad) <= max_degraded_share * asked, "degraded modules", measured, f"at most {max_degraded_share:.0%}")

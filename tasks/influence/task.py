@@ -1,70 +1,164 @@
-"""What influence needs to know of a model and its examples, and losses whose labels can be drawn from the model."""
+"""What influence needs to know of a model and its examples; and what flows through its weights.
+
+An example's gradient by a weight is a sum over positions of products of two vectors: output gradient and input of a
+linear layer, the same over patches for a convolution, a token's unit vector and the output gradient for an embedding.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
-from storage.errors import CheckFailed
-
-IGNORED = -100
-"""The label of a position without a loss, as everywhere in torch."""
+from storage.errors import require, require_equal, require_limit
+from tasks.influence.plan import Plan
 
 
 @dataclass(frozen=True)
 class Task:
-    """A model with examples: a classifier, a causal language model, an encoder-decoder.
+    """A model with `size` examples: a classifier, a causal language model, an encoder-decoder.
 
-    `batch(indices)` gives the examples at those indices (an integer array [B]), on the model's device.
-    `losses(model, batch, generator)` gives the loss of each example, [B], each a sum over its tokens and independent of
-    the others. Without a generator the labels are the true ones; with one they are drawn from the model's own
-    prediction, as the Fisher information asks (`token_losses` does both).
-    `positions(batch, module)` says which positions of a module's input [B, T, ...] are real ones, [B, T] bool; the
-    rest is padding and does not count. An encoder-decoder answers by the module's name. None: every position is real.
+    `batch(indices)` gives the examples at an integer array [B], on the model's device; `losses(model, batch,
+    generator)` their losses [B], sums over tokens, independent of one another; with a generator, of labels drawn from
+    the model's own prediction, as the Fisher information asks. `positions(batch, module)` says which positions of a
+    module's input [B, T, ...] are real, [B, T] bool, the rest being padding that does not count; None: all are.
     """
 
     model: nn.Module
     size: int
     batch: Callable[[np.ndarray], Any]
     losses: Callable[[nn.Module, Any, torch.Generator | None], torch.Tensor]
-    positions: Callable[[Any, str], torch.Tensor | None] | None = None
+    positions: Callable[[Any, str], torch.Tensor | None] = lambda *_: None
 
 
 def token_losses(logits: torch.Tensor, labels: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
     """The summed cross-entropy (nats) of each example, [B]; positions with the label -100 have none.
 
-    `logits` are [B, classes] or [B, T, vocabulary], `labels` [B] or [B, T] (of the same positions: a causal model's
-    caller shifts them). With a generator the labels are drawn from the logits, at the same positions.
+    `logits` are [B, classes] or [B, T, vocabulary], `labels` [B] or [B, T] of the same positions (shifted already, for
+    a causal model). With a generator the labels are drawn from the logits, at the same positions.
     """
     flat, target = logits.flatten(0, -2), labels.flatten()
     if generator is not None:
         drawn = torch.multinomial(flat.detach().softmax(-1), 1, generator=generator)[:, 0]
-        target = torch.where(target == IGNORED, target, drawn)
-    return functional.cross_entropy(flat, target, ignore_index=IGNORED, reduction="none").view(len(labels), -1).sum(1)
+        target = torch.where(target == -100, target, drawn)
+    return functional.cross_entropy(flat, target, reduction="none").view(len(labels), -1).sum(1)
 
 
-def batches(indices: np.ndarray, size: int) -> list[np.ndarray]:
-    """The indices, `size` at a time."""
-    return [indices[first : first + size] for first in range(0, len(indices), size)]
+class Use(NamedTuple):
+    """One call of a module on a batch: left [B, T, rows] and right [B, T, columns], both 0 at padding."""
+
+    module: str
+    left: torch.Tensor
+    right: torch.Tensor
 
 
-def finite_losses(task: Task, batch: Any, indices: np.ndarray, generator: torch.Generator | None) -> torch.Tensor:
-    """The losses [B]; CheckFailed names the examples whose loss is not finite, since they would spoil every factor."""
+def gradients(uses: Sequence[Use], memory_bytes: int) -> Iterator[torch.Tensor]:
+    """The gradients [B, rows, columns] of examples by a weight over all of its uses, as many at a time as fit."""
+    size = max(1, memory_bytes // (8 * uses[0].left.shape[-1] * uses[0].right.shape[-1]))
+    for first in range(0, len(uses[0].left), size):
+        some = slice(first, first + size)
+        yield sum(use.left[some].transpose(1, 2) @ use.right[some] for use in uses)
+
+
+def captured(task: Task, plan: Plan, indices: np.ndarray, generator: torch.Generator | None = None) -> list[list[Use]]:
+    """The uses of each planned weight by the examples `indices`; one backward pass, without dropout.
+
+    CheckFailed where a loss is not finite, or a module sees other rows than these examples.
+    """
+    batch, modules, calls = task.batch(indices), dict(task.model.named_modules()), []
+
+    def watch(at: int, name: str) -> Callable[..., torch.Tensor]:
+        def forward(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+            calls.append((at, name, inputs[0].detach(), output))
+            return output.clone()  # so that nobody changes what the gradient is asked for
+
+        return forward
+
+    with _evaluated(task.model):
+        hooks = [
+            modules[name].register_forward_hook(watch(at, name)) for at, one in enumerate(plan) for name in one.modules
+        ]
+        try:
+            loss = _losses(task, indices, batch, generator).sum()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        calls = [call for call in calls if call[-1].requires_grad]
+        found = torch.autograd.grad(loss, [output for *_, output in calls], allow_unused=True)
+    uses: list[list[Use]] = [[] for _ in plan]
+    for (at, name, given, _), gradient in zip(calls, found, strict=True):
+        if gradient is not None:
+            require_equal(f"rows of {name}", len(given), len(indices), "One an example is needed: exclude the module")
+            sides, real = _sides(modules[name], given, gradient, plan[at].bias), task.positions(batch, name)
+            if real is not None:
+                advice = "The task's `positions` must answer by the module's name"
+                require_equal(f"positions of {name}", tuple(real.shape), tuple(sides[0].shape[:2]), advice)
+            uses[at].append(Use(name, *(side if real is None else side * real[..., None] for side in sides)))
+    for one, each in zip(plan, uses, strict=True):
+        require(each, f"examples counted in {one.name}", 0, len(indices), "No gradient reaches it: exclude the module")
+    return uses
+
+
+def _sides(module: nn.Module, given: torch.Tensor, gradient: torch.Tensor, bias: bool) -> list[torch.Tensor]:
+    exact = torch.promote_types(gradient.dtype, torch.float32)
+    if isinstance(module, nn.Embedding):
+        units = functional.one_hot(given, module.num_embeddings)
+        units[..., [] if module.padding_idx is None else module.padding_idx] = 0
+        given, gradient = gradient, units
+    if isinstance(module, nn.Conv2d):
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        given = functional.pad(given, module._reversed_padding_repeated_twice, mode)
+        given = functional.unfold(given, module.kernel_size, module.dilation, 0, module.stride).transpose(1, 2)
+        gradient = gradient.flatten(2).transpose(1, 2)
+    given = functional.pad(given, (0, 1), value=1.0) if bias else given
+    return [side.reshape(len(side), -1, side.shape[-1]).to(exact) for side in (gradient, given)]
+
+
+def _losses(task: Task, indices: np.ndarray, batch: Any, generator: torch.Generator | None = None) -> torch.Tensor:
+    """The losses [B]; CheckFailed names the examples whose loss is not finite: they would spoil every factor."""
     losses = task.losses(task.model, batch, generator)
-    if losses.shape != (len(indices),):
-        raise CheckFailed("one loss an example", f"losses of shape {tuple(losses.shape)}", f"({len(indices)},)")
-    wrong = [int(index) for index, fine in zip(indices, losses.isfinite().tolist(), strict=True) if not fine]
-    if wrong:
-        raise CheckFailed(
-            f"the loss of example {', '.join(map(str, wrong[:20]))}",
-            "not finite",
-            "finite",
-            "Look at its inputs and labels, or leave it out: influence computed with it would be NaN everywhere",
-        )
+    require_equal("shape of the losses of a batch", tuple(losses.shape), (len(indices),), "One an example is needed")
+    wrong = ", ".join(str(index) for index, fine in zip(indices, losses.isfinite().tolist(), strict=True) if not fine)
+    require(not wrong, f"loss of example {wrong[:100]}", "not finite", "finite", "Mend it or leave it out")
     return losses
+
+
+@contextmanager
+def _evaluated(model: nn.Module) -> Iterator[None]:
+    """Without dropout, and with gradients for every weight; as before at the end."""
+    training = [module for module in model.modules() if module.training]
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    try:
+        model.eval().requires_grad_(True)
+        with torch.enable_grad():
+            yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        for module in training:
+            module.training = True
+
+
+def require_faithful(task: Task, plan: Plan, indices: np.ndarray, tolerance: float = 1e-3) -> None:
+    """CheckFailed unless each example's gradient, taken by hooks in one batch, is autograd's of it alone.
+
+    That finds padding that is read, examples that mix, weights used past their module, and rows that are no examples.
+    """
+    together, modules = captured(task, plan, indices), dict(task.model.named_modules())
+    for row, index in enumerate(indices):
+        with _evaluated(task.model):
+            loss = _losses(task, indices[[row]], task.batch(indices[[row]])).sum()
+            alone = torch.autograd.grad(loss, [modules[one.name].weight for one in plan], materialize_grads=True)
+        least = max(1e-3 * max(float(gradient.norm()) for gradient in alone), 1e-30)
+        for one, uses, gradient in zip(plan, together, alone, strict=True):
+            ours = sum(use.left[row].T @ use.right[row] for use in uses)[:, : gradient[0].numel()]
+            where = f"gradient of example {index} by {one.name} in a batch, relative difference from that of it alone"
+            difference = float((ours - gradient.flatten(1)).norm()) / max(float(gradient.norm()), least)
+            advice = "Padding is read, or examples mix, or the weight is used past its module (then exclude it)"
+            require_limit(where, difference, tolerance, advice=advice)

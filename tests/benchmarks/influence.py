@@ -1,0 +1,202 @@
+"""Influence scores beside those of kronfluence 1.0.1: agreement, time, and what each makes of four faults.
+
+make .venv-kronfluence; python -m tests.benchmarks.influence --agreement --speed --faults
+python -m tests.benchmarks.influence --gpu        (one table of a GPU; never run on one yet)
+
+Both compute EK-FAC of the same model on the same examples with true labels (labels drawn from the model differ from run
+to run in kronfluence), in batches of equal size, fp32 with eigenvectors in fp64, on one thread of a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tasks.influence.factors import compute_factors
+from tasks.influence.plan import Limits, factor_plan, this_machine
+from tasks.influence.scores import gathered, scores
+from tasks.influence.task import Task, token_losses
+
+PEER = Path(__file__).parents[2] / ".venv-kronfluence"
+KINDS = ("linear", "convolution")
+"""kronfluence knows no embeddings."""
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with inputs [N, ...] and labels ([N], or [N, T] where -100 is no label) and a mask of what is real."""
+
+    name: str
+    model: nn.Module
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    mask: torch.Tensor | None = None
+
+    def task(self) -> Task:
+        positions = lambda batch, module: None  # noqa: E731
+        if self.mask is not None:
+            positions = lambda batch, module: self.mask[batch[2]]  # noqa: E731
+        return Task(
+            self.model,
+            len(self.inputs),
+            lambda indices: (self.inputs[indices], self.labels[indices], indices),
+            lambda model, batch, generator: token_losses(model(batch[0]), batch[1], generator),
+            positions,
+        )
+
+
+class Attention(nn.Module):
+    """A causal language model of one layer: tokens -> logits; token 0 is padding, on either side."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        values, length = self.embedding(tokens), tokens.shape[1]
+        real = (tokens != 0)[:, None, :] & torch.ones(length, length, dtype=torch.bool).tril()
+        real = real | torch.eye(length, dtype=torch.bool)
+        query, key, value = self.qkv(values).chunk(3, -1)
+        values = values + self.out(functional.scaled_dot_product_attention(query, key, value, attn_mask=real))
+        return self.head(values + self.down(functional.gelu(self.up(values))))
+
+
+def mlp(examples: int, width: int = 64) -> Case:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
+    return Case(f"MLP 32-{width}-{width}-4", model, torch.randn(examples, 32), torch.randint(0, 4, (examples,)))
+
+
+def convolution(examples: int) -> Case:
+    torch.manual_seed(0)
+    first, second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 12, 3, stride=2)
+    model = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), nn.Linear(300, 4))
+    return Case("two convolutions", model, torch.randn(examples, 3, 12, 12), torch.randint(0, 4, (examples,)))
+
+
+def language(examples: int, vocabulary: int = 60, width: int = 32, length: int = 16) -> Case:
+    torch.manual_seed(0)
+    model = Attention(vocabulary, width)
+    tokens = torch.randint(1, vocabulary, (examples, length))
+    padded = torch.arange(length)[None] < torch.randint(0, length // 2, (examples, 1))  # on the left
+    tokens = tokens.masked_fill(padded, 0)
+    labels = torch.cat([tokens[:, 1:], torch.full((examples, 1), -100)], 1)
+    labels = labels.masked_fill(padded, -100)
+    return Case(f"causal LM of width {width}", model, tokens, labels, ~padded)
+
+
+def ours(case: Case, queries: int, batch: int, folder: Path) -> tuple[torch.Tensor, float, float]:
+    """Scores [Q, N], seconds for the factors and for the scores."""
+    task, everything = case.task(), np.arange(len(case.inputs))
+    began = time.perf_counter()
+    plan = factor_plan(case.model, this_machine("cpu"), Limits(kinds=KINDS))
+    compute_factors(task, everything, folder, plan, labels="true", batch=batch)
+    between = time.perf_counter()
+    found = gathered(scores(task, task, everything, everything[:queries], folder, batch=batch))
+    return found, between - began, time.perf_counter() - between
+
+
+def theirs(case: Case, queries: int, batch: int, folder: Path) -> tuple[torch.Tensor, float, float]:
+    """The same of kronfluence."""
+    sys.path.append(str(PEER))
+    from kronfluence.analyzer import Analyzer, prepare_model
+    from kronfluence.arguments import FactorArguments, ScoreArguments
+    from kronfluence.task import Task as TheirTask
+    from torch.utils.data import TensorDataset
+
+    class Adapter(TheirTask):
+        def compute_train_loss(self, batch: Any, model: nn.Module, sample: bool = False) -> torch.Tensor:
+            return token_losses(model(batch[0]), batch[1]).sum()
+
+        def compute_measurement(self, batch: Any, model: nn.Module) -> torch.Tensor:
+            return self.compute_train_loss(batch, model)
+
+        def get_attention_mask(self, batch: Any) -> Any:
+            return batch[2] if len(batch) > 2 else None
+
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore", FutureWarning)
+
+    masks = [] if case.mask is None else [case.mask.long()]
+    everything = TensorDataset(case.inputs, case.labels, *masks)
+    some = TensorDataset(*(tensor[:queries] for tensor in everything.tensors))
+    began = time.perf_counter()
+    model = prepare_model(copy.deepcopy(case.model), Adapter())
+    analyzer = Analyzer("benchmark", model, Adapter(), cpu=True, output_dir=str(folder), disable_tqdm=True)
+    arguments = FactorArguments(strategy="ekfac", use_empirical_fisher=True)
+    analyzer.fit_all_factors("f", everything, per_device_batch_size=batch, factor_args=arguments)
+    between = time.perf_counter()
+    analyzer.compute_pairwise_scores(
+        "s", "f", some, everything, per_device_query_batch_size=queries, per_device_train_batch_size=batch,
+        score_args=ScoreArguments(damping_factor=None),
+    )  # fmt: skip
+    found = analyzer.load_pairwise_scores("s")["all_modules"]
+    return found, between - began, time.perf_counter() - between
+
+
+def agreement() -> None:
+    for case in (mlp(300), convolution(120), language(120)):
+        with tempfile.TemporaryDirectory() as folder:
+            mine, *_ = ours(case, 20, 30, Path(folder) / "ours")
+            peer, *_ = theirs(case, 20, 30, Path(folder) / "theirs")
+        pearson = float(torch.corrcoef(torch.stack([mine.flatten(), peer.flatten()]))[0, 1])
+        say(f"{case.name}: relative difference {float((mine - peer).norm() / peer.norm()):.2g}, Pearson {pearson:.9f}")
+
+
+def speed(rounds: int, batch: int) -> None:
+    for case in (mlp(1000), mlp(4000), convolution(1000), language(500, 1000, 64, 64)):
+        found: dict[str, list[tuple[float, float]]] = {"ours": [], "kronfluence": []}
+        for _ in range(rounds):
+            for name, way in (("ours", ours), ("kronfluence", theirs)):
+                with tempfile.TemporaryDirectory() as folder:
+                    _, factors, scoring = way(case, 50, batch, Path(folder) / "f")
+                found[name].append((factors, scoring))
+        medians = {
+            name: [statistics.median(column) for column in zip(*rows, strict=True)] for name, rows in found.items()
+        }
+        ratio = sum(medians["kronfluence"]) / sum(medians["ours"])
+        told = "; ".join(
+            f"{name} factors {first:.2f} s, scores {second:.2f} s" for name, (first, second) in medians.items()
+        )
+        say(f"{case.name}, {len(case.inputs)} x 50, batches of {batch}: {ratio:.1f} times as fast ({told})")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name in ("agreement", "speed", "faults", "gpu"):
+        options.add_argument(f"--{name}", action="store_true")
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--batch", type=int, default=32)
+    given = options.parse_args()
+    torch.set_num_threads(1)
+    say(f"torch {torch.__version__}, Python {sys.version.split()[0]}")
+    if given.agreement:
+        agreement()
+    if given.speed:
+        speed(given.rounds, given.batch)
+
+
+if __name__ == "__main__":
+    main()

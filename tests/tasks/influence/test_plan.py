@@ -1,0 +1,78 @@
+"""The plan says before any work what becomes of each module, on machines that are not there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from storage.errors import BadInput
+from tasks.influence.plan import Limits, Machine, factor_plan, markdown, this_machine
+from tests.tasks.influence.models import HERE, language
+
+GB = 10**9
+
+
+@pytest.fixture(scope="module")
+def t5() -> nn.Module:
+    """t5-small v1.1, without weights."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "vocab_size": 32128}
+    with torch.device("meta"):
+        return T5ForConditionalGeneration(T5Config(**sizes, feed_forward_proj="gated-gelu", tie_word_embeddings=False))
+
+
+@pytest.mark.parametrize(
+    ("machine", "treatment", "blocks", "why"),
+    [
+        (Machine(16 * GB), "blocks", 7, "10,194 s"),
+        (Machine(48 * GB, (12, 2)), "blocks", 2, "cuSOLVER takes at most 23,000"),
+        (Machine(48 * GB, (13, 0)), "blocks", 2, "it needs 49.5 GB of 48.0"),
+        (Machine(80 * GB, (12, 2)), "blocks", 2, "cuSOLVER takes at most 23,000"),
+        (Machine(80 * GB, (13, 0)), "ekfac", 1, "fits"),
+        (Machine(80 * GB, (13, 0), solves=8_000), "blocks", 5, "cuSOLVER takes at most 8,000"),
+    ],
+)
+def test_the_last_of_145_modules_is_solved_where_it_can_be(
+    t5: nn.Module, machine: Machine, treatment: str, blocks: int, why: str
+) -> None:
+    plan = factor_plan(t5, machine, Limits(kinds=("linear",)))
+    used = [one for one in plan if one.treatment != "excluded"]
+    assert len(used) == 145 and {one.treatment for one in used[:-1]} == {"ekfac"}
+    last = used[-1]
+    assert (last.name, last.rows, last.columns, last.treatment) == ("lm_head", 32_128, 512, treatment)
+    assert -(-last.rows // last.row_block) == blocks and why in last.why and last.column_block == 512
+    assert last.chosen == (treatment == "ekfac")
+    assert f" | linear | 32,128 x 512 | {last.bytes / GB:.3f} | {last.seconds:.1f} | {treatment} | " in markdown(plan)
+
+
+def test_memory_for_no_block_leaves_the_diagonal_and_for_no_gradient_nothing() -> None:
+    model = nn.Linear(600, 400)
+    [diagonal] = factor_plan(model, Machine(3_000_000), Limits(seconds=1e-7))
+    assert (diagonal.treatment, diagonal.chosen, diagonal.row_block) == ("diagonal", False, 1)
+    [excluded] = factor_plan(model, Machine(1_000_000))
+    assert (excluded.treatment, excluded.chosen) == ("excluded", False) and "0.0 GB of 0.0" in excluded.why
+
+
+def test_tied_weights_are_one_entry_named_after_the_linear_one() -> None:
+    plan = {one.name: one for one in factor_plan(language(tied=True).model, HERE)}
+    assert [*plan] == ["head", "query", "value"] and plan["head"].modules == ["head", "embedding"]
+    assert [one.name for one in factor_plan(language().model, HERE)] == ["embedding", "head", "query", "value"]
+
+
+def test_what_is_left_out_on_purpose_is_told_apart_from_what_had_to_be() -> None:
+    model = nn.ModuleDict(
+        {"skipped": nn.Linear(2, 2), "grouped": nn.Conv2d(4, 4, 3, groups=2), "kept": nn.Linear(2, 2)}
+    )
+    plan = factor_plan(model, HERE, Limits(exclude=("skip*",)))
+    assert [(one.treatment, one.chosen) for one in plan] == [("excluded", True), ("excluded", True), ("ekfac", True)]
+    assert "grouped convolution" in plan[1].why
+    assert {one.treatment for one in factor_plan(model, HERE, Limits("diagonal"))} == {"excluded", "diagonal"}
+    with pytest.raises(BadInput, match="no module of the kinds linear"):
+        factor_plan(nn.ReLU(), HERE)
+
+
+def test_this_machine_is_a_cpu_with_memory() -> None:
+    machine = this_machine("cpu")
+    assert machine.cuda is None and machine.memory_bytes > GB
