@@ -10,6 +10,7 @@
 #                                SLURM is missing they are skipped: tests/slurm/cluster.sh install gets it (Debian)
 #   make test-browser            pages and the Prefect UI in a real Chromium
 #   make .venv-peers          nanoGCG and torch-lr-finder for tests/benchmarks; they run on our torch and transformers
+#   make .venv-kronfluence       the peer of tests/benchmarks/influence.py
 #   make assets                  fetches what the profiles smollm2-135m and t5-derivative need (190 MB) into assets/
 
 PYTHON  ?= $(firstword $(foreach v,3.11 3.12 3.13,$(shell command -v python$(v) 2>/dev/null)) python3)
@@ -73,5 +74,10 @@ assets: .venv/installed
 	  sqlitedict pytablewriter word2number more_itertools sacrebleu zstandard tqdm-multiprocess DataProperty chardet \
 	  mbstrdecoder pathvalidate tabledata tcolorpy typepy peft jsonlines portalocker colorama tabulate lxml
 
+# kronfluence asks for torchvision, which would bring another torch; it works without, on ours.
+.venv-kronfluence: .venv/installed
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ kronfluence==1.0.1 \
+	  einconv==0.1.0 opt_einsum==3.4.0 einops==0.8.2 accelerate==1.15.0
+
 clean:
-	rm -rf .venv .venv-peers .venv-lm-eval .prefect
+	rm -rf .venv .venv-peers .venv-lm-eval .venv-kronfluence .prefect
