@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tasks.attacks.scoring import Text, Victim, finite
-from tasks.language.model import reference_losses, written_before
+from tasks.language.model import filled_up, reference_losses, until_the_end, written_before
 from tasks.language.result import PackedPairs
 
 
@@ -53,14 +53,13 @@ class PairVictim(Victim):
     ) -> list[torch.Tensor]:
         read_BL, references_BS = self._read(rows, prefixes, texts), self._references(rows, texts)
         embedded_BLD = self.embeddings_VD[read_BL].detach().requires_grad_()
-        own = len(self.packed.prefix_ids)
+        own, end = len(self.packed.prefix_ids), self.packed.end_of_text_id
         ends = [own + len(prefixes[row]) + len(texts[row]) for row in rows]
-        attended_BL = _up_to(ends, read_BL, last=1)
-        wanted_BS = _up_to([len(_reference(texts[row])) for row in rows], references_BS)
+        wanted_BS = until_the_end(references_BS, end).bool()
         with self._searching():
             logits_BSV = self.model(
                 inputs_embeds=embedded_BLD,
-                attention_mask=attended_BL.long(),
+                attention_mask=until_the_end(read_BL, end),
                 decoder_input_ids=written_before(self.model, references_BS),
                 use_cache=False,
             ).logits
@@ -76,22 +75,13 @@ class PairVictim(Victim):
     ) -> torch.Tensor:
         """What the encoder reads, filled up on the right."""
         packed = self.packed
-        return self._filled([[*packed.prefix_ids, *prefixes[row], *texts[row], packed.end_of_text_id] for row in rows])
+        read = [[*packed.prefix_ids, *prefixes[row], *texts[row], packed.end_of_text_id] for row in rows]
+        return filled_up(read, packed.padding_id).to(self.device)
 
     def _references(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> torch.Tensor:
-        return self._filled([_reference(texts[row]) for row in rows])
-
-    def _filled(self, sequences: list[list[int]]) -> torch.Tensor:
-        longest = max(map(len, sequences))
-        filled = [sequence + [self.packed.padding_id] * (longest - len(sequence)) for sequence in sequences]
-        return torch.tensor(filled, device=self.device)
+        references = [_reference(texts[row]) for row in rows]
+        return filled_up(references, self.packed.padding_id).to(self.device)
 
 
 def _reference(text: Sequence[int]) -> list[int]:
     return cast(Text, text).reference
-
-
-def _up_to(ends: Sequence[int], tokens_BL: torch.Tensor, last: int = 0) -> torch.Tensor:
-    """True for the first `ends` tokens of each row, and `last` more, bool [B, L]."""
-    places_L = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)
-    return places_L < torch.tensor(ends, device=tokens_BL.device)[:, None] + last

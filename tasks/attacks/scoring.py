@@ -17,6 +17,7 @@ from transformers import DynamicCache
 
 from storage.errors import BadInput, CheckFailed
 from tasks.attacks.configuration import BACKWARD_FORWARDS, Precision
+from tasks.language.model import filled_up
 
 SPLIT_ARCHITECTURES = frozenset({"gpt_neox", "gpt2", "llama", "qwen2", "qwen3"})
 """Networks whose logits are the output embeddings times the last hidden states and nothing else (no scale, no cap),
@@ -232,9 +233,7 @@ class Victim:
     ) -> torch.Tensor:
         """Input of the model for these sequences, filled up on the right."""
         sequences = [[self.end_of_text, *prefixes[row], *texts[row]] for row in rows]
-        longest = max(map(len, sequences))
-        filled = [sequence + [self.end_of_text] * (longest - len(sequence)) for sequence in sequences]
-        return torch.tensor(filled, device=self.device)
+        return filled_up(sequences, self.end_of_text).to(self.device)
 
     @contextmanager
     def _searching(self) -> Iterator[None]:

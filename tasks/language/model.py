@@ -6,7 +6,7 @@ Shape suffixes: B examples, L tokens, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -244,6 +244,11 @@ def reference_losses(
     ).logits.float()
     losses = nn.functional.cross_entropy(logits_BSV.flatten(0, 1), references_BS.flatten(), reduction="none")
     return losses.view_as(references_BS) * scored_BS
+
+
+def filled_up(sequences: Sequence[Sequence[int]], padding: int) -> torch.Tensor:
+    """Token ids, or whatever else belongs to each, filled up on the right: long [B, length of the longest]."""
+    return nn.utils.rnn.pad_sequence([*map(torch.tensor, sequences)], batch_first=True, padding_value=padding)
 
 
 def until_the_end(tokens_BL: torch.Tensor, end_of_text: int) -> torch.Tensor:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.func import jvp, vmap
 
+from tasks.language.model import filled_up
 from tasks.monotonic.result import Negatives, OrderOnText, SublayerOnText
 from tasks.monotonic.sublayer import FeedForward
 
@@ -123,22 +124,15 @@ def seen_inputs(
             for sublayer in sublayers
         ]
         try:
-            read = {"input_ids": _padded(some).to(device)}
+            read = {"input_ids": filled_up(some, 0).to(device)}
             if written:
-                read["attention_mask"] = _padded([[1] * len(ids) for ids in some]).to(device)
-                read["decoder_input_ids"] = _padded(written[start : start + batch]).to(device)
+                read["attention_mask"] = filled_up([[1] * len(ids) for ids in some], 0).to(device)
+                read["decoder_input_ids"] = filled_up(written[start : start + batch], 0).to(device)
             model.base_model(**read)  # without the head, whose logits nobody reads
         finally:
             for hook in hooks:
                 hook.remove()
     return {name: torch.cat(parts) for name, parts in kept.items()}
-
-
-def _padded(texts: Sequence[Sequence[int]]) -> torch.Tensor:
-    padded_TL = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.long)
-    for row, ids in enumerate(texts):
-        padded_TL[row, : len(ids)] = torch.tensor(ids)
-    return padded_TL
 
 
 def _jacobian(sublayer: FeedForward, x_ND: torch.Tensor) -> _Tally:

@@ -98,10 +98,9 @@ class Writer:
         found: list[float] = []
         for first in range(0, len(articles), self.batch):
             some = slice(first, first + self.batch)
-            read, _ = padded([pair.read for pair in articles[some]], self.tokenizer)
-            asked, _ = padded([pair.reference for pair in summaries[some]], self.tokenizer)
-            where, end = next(self.model.parameters()).device, self.tokenizer.eos_token_id
-            losses_BS = language.reference_losses(self.model, read.to(where), asked.to(where), end)
+            read = self._filled([pair.read for pair in articles[some]])
+            asked = self._filled([pair.reference for pair in summaries[some]])
+            losses_BS = language.reference_losses(self.model, read, asked, self.tokenizer.eos_token_id)
             found += losses_BS.double().sum(dim=1).tolist()
         return found
 
@@ -109,33 +108,21 @@ class Writer:
         """A summary of each article, which are token ids as a model reads them."""
         found: list[str] = []
         for first in range(0, len(articles), self.batch):
-            read, attended = padded([*articles[first : first + self.batch]], self.tokenizer)
-            found += generated(
-                self.model, self.tokenizer, read, attended, self.config.decoding, self.config.summary_tokens
-            )
+            read = self._filled(articles[first : first + self.batch])
+            found += generated(self.model, self.tokenizer, read, self.config.decoding, self.config.summary_tokens)
         return found
 
-
-def padded(sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids filled up on the right, and which of them are read, both long [B, L]."""
-    longest = max(map(len, sequences))
-    fill = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    tokens = torch.tensor([sequence + [fill] * (longest - len(sequence)) for sequence in sequences])
-    lengths = torch.tensor([len(sequence) for sequence in sequences])
-    return tokens, (torch.arange(longest) < lengths[:, None]).long()
+    def _filled(self, sequences: Sequence[list[int]]) -> torch.Tensor:
+        fill = self.tokenizer.eos_token_id if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
+        return language.filled_up(sequences, fill).to(next(self.model.parameters()).device)
 
 
 @torch.no_grad()
 def generated(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    read_BL: torch.Tensor,
-    attended_BL: torch.Tensor,
-    decoding: Decoding,
-    most_tokens: int,
+    model: Any, tokenizer: PreTrainedTokenizerBase, read_BL: torch.Tensor, decoding: Decoding, most_tokens: int
 ) -> list[str]:
-    """The summaries that the model writes, by transformers' beam search."""
-    where, config = next(model.parameters()).device, model.config
+    """The summaries that the model writes of articles, filled up behind their end, by transformers' beam search."""
+    config, attended_BL = model.config, language.until_the_end(read_BL, tokenizer.eos_token_id)
     as_configured = GenerationConfig(  # and nothing that a pretrained model's own says
         num_beams=decoding.beams,
         length_penalty=decoding.length_penalty,
@@ -147,9 +134,7 @@ def generated(
         pad_token_id=config.pad_token_id,
     )
     model.generation_config = as_configured
-    tokens = model.generate(
-        input_ids=read_BL.to(where), attention_mask=attended_BL.to(where), generation_config=as_configured
-    )
+    tokens = model.generate(input_ids=read_BL, attention_mask=attended_BL, generation_config=as_configured)
     return [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
 
