@@ -22,7 +22,7 @@ from tasks.stage.run import Stage
 from tasks.summarisation import stages
 from tasks.summarisation.study import Study
 
-PAIRS = Stage("summarisation-pairs", PairsConfig, "tasks.language.setup:setup", needs="cpu")
+PAIRS = Stage("summarisation-pairs", PairsConfig, "tasks.language.setup:setup", needs="cpu", version=2)
 BASE_MODEL = Stage("summarisation-base", PairBaseConfig, "tasks.language.base:base")
 CONSTRAIN = Stage("summarisation-constrain", ConstrainConfig, "tasks.monotonic.arms:constrain")
 TRAIN = Stage("summarisation-train", TrainConfig, "tasks.monotonic.arms:train_arm", version=2)

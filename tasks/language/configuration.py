@@ -57,6 +57,11 @@ class HubStream(Configuration):
 
     dataset: str = scientific(description="Name on the hub, such as monology/pile-uncopyrighted.")
     revision: str = scientific(pattern="^[0-9a-f]{40}$", description="Commit of the data set: 40 hexadecimal digits.")
+    configuration: str | None = scientific(
+        None,
+        added_later=True,
+        description="Configuration of a data set that has several, such as 3.0.0 of abisee/cnn_dailymail.",
+    )
     split: str = scientific("train", description="Split that is streamed; ours are cut from it.")
     text_column: str = scientific("text", description="Column that holds the text.")
     max_documents: int = scientific(ge=1, description="Documents read from the stream, for all splits together.")
@@ -75,7 +80,8 @@ class HubDataset(HubStream):
 
     @model_validator(mode="after")
     def _held_out_is_another(self) -> HubDataset:
-        if self.held_out and (self.held_out.dataset, self.held_out.split) == (self.dataset, self.split):
+        parts = [(one.dataset, one.configuration, one.split) for one in (self, self.held_out) if one]
+        if parts[1:] and parts[0] == parts[1]:
             raise ValueError(
                 f"held_out is split {self.split} of {self.dataset}, which train is read from: name another split or "
                 "data set, or leave held_out out"
@@ -105,6 +111,12 @@ class PairDataset(HubStream):
     source: Literal["hub"] = scientific("hub", description="A hub data set, streamed.")
     text_column: str = scientific("document", description="Column that holds the article.")
     summary_column: str = scientific("summary", description="Column that holds its summary.")
+    held_out_split: str | None = scientific(
+        None,
+        added_later=True,
+        description="Split that the evaluation splits alone are cut from, such as test where the model was trained on "
+        "train, as T5 was on that of CNN/DailyMail; the other split is then for train alone.",
+    )
 
 
 def columns_of(text: LocalFiles | HubStream) -> list[str]:

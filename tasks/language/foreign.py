@@ -61,11 +61,11 @@ def kept_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
-def rows(name: str, **options: Any) -> Any:
+def rows(dataset: str, **options: Any) -> Any:
     """The rows of a data set as a stream; `datasets` runs no script that comes with one, and cannot be made to."""
     from datasets import load_dataset
 
-    return load_dataset(name, streaming=True, **options)
+    return load_dataset(dataset, streaming=True, **options)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Articles with their summaries: how a pair is one document of a text, and how pairs are packed for a model.
 
-A pair is a document like any other, whose text is the article, SEPARATOR, the summary: it is split, compared with other
-splits and identified as a whole. A model reads the prefix, the article's first tokens and an end-of-text token, and
-writes the summary and an end-of-text token; a trigger stands behind the prefix.
+A pair is a document like any other, whose text is the article, SEPARATOR, the summary: it is identified as a whole, and
+no split holds one whose article begins as that of another. A model reads the prefix, the article's first tokens and an
+end-of-text token, and writes the summary and an end-of-text token; a trigger stands behind the prefix.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def joined(article: str, summary: str) -> str:
     """The text of a pair; ValueError where one is empty, or the summary the longer of the two."""
     article, summary = (part.replace(SEPARATOR, " ").strip() for part in (article, summary))
     for name, part in (("article", article), ("summary", summary)):
-        if not part:
+        if not any(map(str.isprintable, "".join(part.split()))):  # a mark or space of no width is nothing to read
             raise ValueError(f"has no {name}")
     if len(summary) >= len(article):
         raise ValueError(f"has a summary of {len(summary)} characters for an article of {len(article)}")
@@ -48,6 +48,11 @@ def parted(text: str) -> tuple[str, str]:
     """Article and summary of a pair's text."""
     article, _, summary = text.partition(SEPARATOR)
     return article, summary
+
+
+def beginning(text: str, characters: int) -> str:
+    """What no two pairs may share: so many characters of the article, of which a model reads the beginning alone."""
+    return " ".join(parted(text)[0].split())[:characters]
 
 
 def docstring_pairs(documents: Iterable[Document]) -> Iterator[Document]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from tasks.language import blocks, sources, tokenizer
 from tasks.language.configuration import DocstringPairs, HubStream, LocalFiles, PackageDocs
 from tasks.language.document_store import DocumentStore, document_store
 from tasks.language.documents import Document
-from tasks.language.pairs import SEPARATOR, docstring_pairs, pack_pairs, packed_split, parted
+from tasks.language.pairs import SEPARATOR, beginning, docstring_pairs, pack_pairs, packed_split, parted
 from tasks.language.result import PackedSplit, SetupResult
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
 from tasks.language.stages import PairsConfig, SetupConfig, TextConfig
@@ -61,7 +62,7 @@ def setup(run: Any, config: TextConfig) -> SetupResult:
 
 def _cut(run: Any, config: TextConfig, store: DocumentStore, skipped: Counter[str]) -> CutText:
     """The configured text in its splits; all but the evaluation splits is read from `store`. Counts rows left out."""
-    held_out = sources.held_out_documents(config.text, run.cache)
+    held_out = sources.held_out_documents(config.text, run.cache, skipped)
     documents = sources.documents(config.text, run.cache, skipped)
     text = cut(
         docstring_pairs(documents) if isinstance(config.text, DocstringPairs) else documents,
@@ -70,6 +71,7 @@ def _cut(run: Any, config: TextConfig, store: DocumentStore, skipped: Counter[st
         held_out=held_out,
         max_characters=config.text.max_characters if isinstance(config.text, PackageDocs) else None,
         in_stream_order=isinstance(config.text, HubStream),
+        compared=partial(beginning, characters=config.article_tokens) if isinstance(config, PairsConfig) else str,
         watch=lambda doing, documents: _watched(run, 0, doing, documents),
     )
     if text.proof.splits["test"].sources < 2:

@@ -16,7 +16,7 @@ from typing import Any
 from storage import durable
 from storage.errors import BadInput
 from tasks.language import foreign
-from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs, columns_of
+from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs, PairDataset, columns_of
 from tasks.language.documents import Document, document
 from tasks.language.hub import reachable
 from tasks.language.local_text import local_documents
@@ -34,29 +34,33 @@ def documents(
     """Every document of the configured text; sizes are applied by `splits.cut`.
 
     Those of a hub data set come in the order of its stream; no order is promised for the others. `cache` is the folder
-    for extracted text and downloads; `skipped` counts by file the rows that `skip_bad_rows` leaves out. Raises, while
-    being read, BadInput for text that is missing, unreadable or empty, and ConnectionError when the connection to the
-    hub is lost.
+    for extracted text and downloads; `skipped` counts by file the rows that `skip_bad_rows` leaves out, and by data set
+    those that are no pair. Raises, while being read, BadInput for text that is missing, unreadable or empty, and
+    ConnectionError when the connection to the hub is lost.
     """
     if isinstance(text, PackageDocs):
         return package_documents(text.packages, cache)
     if isinstance(text, LocalFiles):
         return local_documents(text, Counter() if skipped is None else skipped)
-    return _hub_documents("text", text, cache)
+    return _hub_documents("text", text, cache, skipped)
 
 
-def held_out_documents(text: PackageDocs | LocalFiles | HubStream, cache: Path) -> Iterator[Document] | None:
+def held_out_documents(
+    text: PackageDocs | LocalFiles | HubStream, cache: Path, skipped: Counter[str] | None = None
+) -> Iterator[Document] | None:
     """The text that the evaluation splits alone are cut from, given as `documents` does; None where there is none."""
     if isinstance(text, HubDataset) and text.held_out:
-        return _hub_documents("text.held_out", text.held_out, cache)
+        return _hub_documents("text.held_out", text.held_out, cache, skipped)
+    if isinstance(text, PairDataset) and text.held_out_split:
+        return _hub_documents("text", text.model_copy(update={"split": text.held_out_split}), cache, skipped)
     return None
 
 
 # --------------------------------------------------------------------------------------------------- hub
 
 
-def _hub_documents(key: str, text: HubStream, cache: Path) -> Iterator[Document]:
-    """The first `max_documents` rows of the stream, in its order; a document is its own source.
+def _hub_documents(key: str, text: HubStream, cache: Path, skipped: Counter[str] | None) -> Iterator[Document]:
+    """The first `max_documents` rows of the stream, in its order; a document is its own source. Counts what is no pair.
 
     They are kept as `<cache>/hub-text/<name>-<digest of what was asked for>.parquet`, so that the network is needed
     once: not again after a kill, unless that came before the last row.
@@ -67,41 +71,47 @@ def _hub_documents(key: str, text: HubStream, cache: Path) -> Iterator[Document]
             f"{key}.dataset {text.dataset!r} is also a local path here: use `source: files` for that, "
             "or work in another folder"
         )
-    asked = durable.sha256_json(
-        {"source": "hub", **text.model_dump(mode="json", include={*HubStream.model_fields, "summary_column"})}
-    )
+    described = text.model_dump(mode="json", include={*HubStream.model_fields, "summary_column"}, exclude_none=True)
+    asked, others = durable.sha256_json({"source": "hub", **described}), len(columns_of(text)) - 1
     file = cache / "hub-text" / f"{text.dataset.replace('/', '--')}-{asked[:16]}.parquet"
-    yield from cached(file, HUB_READING, lambda: _streamed(text, cache))
+    skipped = Counter() if skipped is None else skipped
+    for one in cached(file, HUB_READING + others, lambda: _streamed(text, cache)):
+        if one.text:
+            yield one
+        else:
+            skipped[text.dataset] += 1
+    if skipped[text.dataset]:
+        log.warning("%s.dataset %s: %d rows are no pair and were left out", key, text.dataset, skipped[text.dataset])
 
 
 def _streamed(text: HubStream, cache: Path) -> Iterator[Document]:
+    """Its rows that have text; of pairs every row, without text where it is no pair, so that what is kept tells it."""
     name = f"hub data set {text.dataset} at revision {text.revision}, split {text.split!r}"
     advice = (
-        "Check the name, the revision and the split on huggingface.co; for a gated data set accept its terms "
-        "there and set HF_TOKEN in the environment; on a machine without internet download it elsewhere, copy "
-        "the files here and use `source: files`"
+        "Check the name, the revision, the configuration and the split on huggingface.co; for a gated data set accept "
+        "its terms there and set HF_TOKEN in the environment; on a machine without internet download it elsewhere, "
+        "copy the files here and use `source: files`"
     )
     read = 0
     with reachable(f"{name} cannot be read", advice):
         rows = foreign.rows(
             text.dataset,
+            name=text.configuration,
             revision=text.revision,
             split=text.split,
             cache_dir=str(cache / "hub"),
         )
         for number, row in enumerate(rows.take(text.max_documents), 1):
             values = [_column(row, column, name, number) for column in columns_of(text)]
+            value = ""
             with suppress(ValueError):
-                if (value := joined(*values) if values[1:] else values[0]).strip():
-                    read += 1
-                    yield document(None, value)
+                value = joined(*values) if values[1:] else values[0]
+            read += bool(value.strip())
+            if value.strip() or values[1:]:
+                yield document(None, value)
     columns = " and ".join(map(repr, columns_of(text)))
     if not read:
         raise BadInput(f"{name} has no text in column {columns}: choose another split or column")
-    if columns_of(text)[1:] and read < number:
-        log.warning(
-            "%s: %d of %d rows hold no pair and were left out (column %s)", name, number - read, number, columns
-        )
 
 
 def _column(row: dict[str, Any], column: str, where: str, number: int) -> str:

@@ -53,6 +53,7 @@ def cut(
     held_out: Iterable[Document] | None = None,
     max_characters: int | None = None,
     in_stream_order: bool = False,
+    compared: Callable[[str], str] = str,
     watch: Watch = lambda _, documents: documents,
 ) -> CutText:
     """Cuts `documents` into SPLITS; `in_stream_order` keeps the order in which they come, else it does not matter.
@@ -60,7 +61,8 @@ def cut(
     The evaluation splits take the first documents of their order. Train is what is left: as long as the whole
     text stays within `max_characters`, without documents of which more than `max_shared_shingles` stands in
     an evaluation split, and then the first `train_documents`. With `held_out`, the evaluation splits are cut from
-    these alone and `documents` are all for train; what of `held_out` has its place in train is not used.
+    these alone and `documents` are all for train; what of `held_out` has its place in train is not used. `compared`
+    is the part of a text that no two documents may share.
 
     `store` is empty and takes all documents. Raises BadInput when a split has fewer documents than asked for, and
     CheckFailed when the finished splits share anything.
@@ -68,7 +70,7 @@ def cut(
     if held_out is not None:
         held_out = watch("reading the held-out text", held_out)
     placed = _placed(watch("reading the text", documents), splits, held_out)
-    candidates, duplicates = _candidates(placed, splits, store, in_stream_order)
+    candidates, duplicates = _candidates(placed, splits, store, in_stream_order, compared)
     _require_enough(candidates, splits, EVALUATION_SPLITS)
     chosen: dict[str, Sequence[Document]] = {
         name: list(candidates[name][: _asked(splits, name)]) for name in EVALUATION_SPLITS
@@ -88,6 +90,7 @@ def cut(
         largest_shared_shingles=float(shares_D[taken].max()),
         duplicates=duplicates,
         contaminated=len(shares_D) - len(clean),
+        compared=compared,
     )
     return CutText(chosen, proof)
 
@@ -114,7 +117,11 @@ def _placed(
 
 
 def _candidates(
-    placed: Iterable[tuple[str, Document]], splits: Splits, store: DocumentStore, in_stream_order: bool = False
+    placed: Iterable[tuple[str, Document]],
+    splits: Splits,
+    store: DocumentStore,
+    in_stream_order: bool = False,
+    compared: Callable[[str], str] = str,
 ) -> tuple[dict[str, StoredDocuments], int]:
     """All documents by split, ordered and without duplicates, and how many duplicates were dropped.
 
@@ -131,7 +138,7 @@ def _candidates(
         else:
             precedences += bytes([SPLITS.index(name)])
             precedences += _digest(splits.split_seed, document.source, document.text)
-        contents += _content(document)
+        contents += _content(compared(document.text))
         store.add(document)
     order = np.argsort(_keys(precedences, 1 + DIGEST), kind="stable")
     _, first = np.unique(_keys(contents, DIGEST)[order], return_index=True)
@@ -146,9 +153,9 @@ def _keys(data: bytes | bytearray, width: int) -> np.ndarray:
     return np.frombuffer(data, dtype=f"V{width}")
 
 
-def _content(document: Document) -> bytes:
-    """Digest that duplicates share: that of the text, whatever its white space."""
-    return hashlib.sha256(" ".join(document.text.split()).encode()).digest()
+def _content(compared: str) -> bytes:
+    """Digest that duplicates share: that of what is compared of the text, whatever its white space."""
+    return hashlib.sha256(" ".join(compared.split()).encode()).digest()
 
 
 def _digest(*parts: int | str) -> bytes:
@@ -202,13 +209,17 @@ def _within(train: Iterable[Document], max_characters: int | None, used: int) ->
 
 
 def _proof(
-    chosen: dict[str, Iterable[Document]], largest_shared_shingles: float, duplicates: int, contaminated: int
+    chosen: dict[str, Iterable[Document]],
+    largest_shared_shingles: float,
+    duplicates: int,
+    contaminated: int,
+    compared: Callable[[str], str] = str,
 ) -> SplitsProof:
     """Proof of what the splits hold and share, computed again from the final documents; raises CheckFailed.
 
     The three numbers alone are taken as they were found when train was chosen.
     """
-    held = {name: _Held.of(chosen[name]) for name in SPLITS}
+    held = {name: _Held.of(chosen[name], compared) for name in SPLITS}
     pairs = [
         SharedBySplits(
             splits=[one, other],
@@ -240,10 +251,10 @@ class _Held:
     characters: int
 
     @classmethod
-    def of(cls, documents: Iterable[Document]) -> _Held:
+    def of(cls, documents: Iterable[Document], compared: Callable[[str], str]) -> _Held:
         contents, sources, example_ids, characters = bytearray(), bytearray(), bytearray(), 0
         for document in documents:
-            contents += _content(document)
+            contents += _content(compared(document.text))
             sources += _digest(document.source)
             example_ids += bytes.fromhex(document.example_id)
             characters += len(document.text)

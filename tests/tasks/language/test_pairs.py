@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,20 @@ import pytest
 import torch
 
 from storage.errors import BadInput
-from tasks.language.configuration import EncoderDecoder, PairFiles
+from tasks.language import foreign
+from tasks.language.configuration import EncoderDecoder, PairDataset, PairFiles, Splits, TrainedTokenizer
 from tasks.language.documents import Document
 from tasks.language.local_text import local_documents
 from tasks.language.model import example_losses, reference_losses, untrained, validation_loss
-from tasks.language.pairs import SEPARATOR, Pairs, docstring_pairs, joined, pack_pairs, parted
+from tasks.language.pairs import SEPARATOR, Pairs, docstring_pairs, examples, joined, pack_pairs, parted
+from tasks.language.setup import setup
+from tasks.language.sources import documents, held_out_documents
+from tasks.language.splits import EVALUATION_SPLITS
+from tasks.language.stages import PairsConfig
+from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
+from tests.tasks.robustness.test_setup import fake_run
+from tests.tasks.tiny import sentences
 
 END = 0
 
@@ -59,6 +68,8 @@ def test_a_docstring_is_its_body_and_its_first_paragraph() -> None:
         ("", "a", "no article"),
         ("words here", " ", "no summary"),
         ("short", "longer than it", "summary of 14 characters"),
+        ("words here", "\ufeff \ufeff", "no summary"),
+        ("\u200b\ufeff\u200b\u200b", "a", "no article"),
     ],
 )
 def test_a_pair_without_one_half_or_with_a_longer_summary_is_none(article: str, summary: str, said: str) -> None:
@@ -104,6 +115,92 @@ def test_a_bad_pair_is_told_by_file_and_row_or_counted(ending: str, bad: dict, s
 def test_a_column_that_is_not_there_is_named_with_its_key(ending: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"no column 'highlights'.*set text\.summary_column"):
         rows_of(tmp_path, [GOOD], ending, summary_column="highlights")
+
+
+def test_the_same_article_stands_in_one_split_alone_whatever_its_summary(tmp_path: Path) -> None:
+    """Whole pairs were compared: an article could be trained on with one summary and judged with another."""
+    texts = sentences(150)
+    rows = [{"document": text, "summary": " ".join(text.split()[at : at + 2])} for at in (0, 2) for text in texts]
+    rows += [row | {"document": f"{row['document']} and an end that nobody reads"} for row in rows]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = PairsConfig(
+        text=PairFiles(paths=[str(tmp_path / "pairs.jsonl")]),
+        splits=Splits(evaluation_share=0.1, **{f"{name.replace('-', '_')}_documents": 5 for name in EVALUATION_SPLITS}),
+        tokenizer=TrainedTokenizer(vocabulary_size=350), prefix="", article_tokens=32, summary_tokens=8,
+        attacked_tokens=8, execution=Execution(),
+    )  # fmt: skip
+    run = fake_run(tmp_path / "run")
+    result, text = setup(run, config), run.directory / "text"
+    tokenizer = foreign.kept_tokenizer(text / "tokenizer")
+    read = {name: {*map(tuple, Pairs(text, name)._tokens[:, :32].tolist())} for name in ("train", "validation")}
+    for name in EVALUATION_SPLITS[1:]:
+        filled = [(one.read + [END] * 32)[:32] for one in examples(text, name, tokenizer)]
+        read[name] = {*map(tuple, filled)}
+    assert not [pair for pair in combinations(read, 2) if read[pair[0]] & read[pair[1]]]
+    assert sum(map(len, read.values())) == sum(split.documents for split in result.splits.values())
+    assert result.duplicates_dropped_documents == len(rows) - 150
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data set with two configurations, read by the library's own reader from a folder in place of the hub."""
+    import datasets
+
+    folder, load = tmp_path / "data set", datasets.load_dataset
+    for name, rows in (
+        ("1.0.0", [GOOD]),
+        ("3.0.0", [GOOD, GOOD | {"summary": ""}, GOOD | {"document": "again, more"}]),
+    ):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [{"document": "an article", "summary": "words"}, {"document": "an article", "summary": None}]
+    (folder / "3.0.0" / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    configurations = "".join(f'- config_name: "{name}"\n  data_dir: "{name}"\n' for name in ("1.0.0", "3.0.0"))
+    (folder / "README.md").write_text(f"---\nconfigs:\n{configurations}---\n")
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda _, revision, **options: load(str(folder), **options))
+    return tmp_path
+
+
+def of_hub(cache: Path, **fields: object) -> tuple[list[Document], Counter]:
+    skipped = Counter[str]()
+    text = PairDataset(dataset="some/pairs", revision="0" * 40, max_documents=10, **fields)
+    return list(documents(text, cache, skipped)), skipped
+
+
+def test_rows_of_the_hub_that_are_no_pair_are_counted_with_and_without_the_cache(hub: Path) -> None:
+    """They were only logged, and what was kept did not know of them."""
+    first, second = (of_hub(hub, configuration="3.0.0") for _ in range(2))
+    assert first == second and len(first[0]) == 2 and first[1] == {"some/pairs": 1}
+
+
+def test_evaluation_splits_of_pairs_may_come_from_another_split_of_the_hub(hub: Path) -> None:
+    text = PairDataset(dataset="some/pairs", revision="0" * 40, max_documents=10, configuration="1.0.0")
+    assert held_out_documents(text, hub) is None
+    told = text.model_copy(update={"held_out_split": "validation", "configuration": "3.0.0"})
+    skipped = Counter[str]()
+    assert [one.text for one in held_out_documents(told, hub, skipped) or ()] == [joined("an article", "words")]
+    assert skipped == {"some/pairs": 1} and len(list(documents(told, hub))) == 2
+
+
+def test_a_configuration_of_a_hub_data_set_is_read_and_left_out_where_none_is_named(hub: Path) -> None:
+    assert len(of_hub(hub, configuration="1.0.0")[0]) == 1
+    named = {"dataset": "a/b", "revision": "0" * 40, "max_documents": 1}
+    assert "configuration" not in PairDataset(**named).scientific()
+    assert PairDataset(**named, configuration="3.0.0").scientific()["configuration"] == "3.0.0"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, r"some/pairs.*3\.0\.0.*configuration"),
+        ({"configuration": "2.0.0"}, r"some/pairs.*2\.0\.0.*3\.0\.0"),
+        ({"configuration": "3.0.0", "split": "test"}, r"some/pairs.*split 'test'.*train"),
+    ],
+)
+def test_a_missing_configuration_or_split_of_the_hub_is_told_by_name(fields: dict, said: str, hub: Path) -> None:
+    with pytest.raises(BadInput, match=rf"(?s){said}"):
+        of_hub(hub, **fields)
 
 
 def test_plain_text_holds_no_pairs(tmp_path: Path) -> None:

@@ -188,7 +188,9 @@ def test_hub_text_is_evaluated_on_text_that_was_held_out(tmp_path, config, monke
         (tmp_path / name / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     load = datasets.load_dataset
     monkeypatch.setattr(
-        datasets, "load_dataset", lambda name, revision, **options: load(str(tmp_path / name.split("/")[1]), **options)
+        datasets,
+        "load_dataset",
+        lambda dataset, revision, **options: load(str(tmp_path / dataset.split("/")[1]), **options),
     )
 
     held_out = HubStream(dataset="some/unseen", revision="1" * 40, split="test", max_documents=100)

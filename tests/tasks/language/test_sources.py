@@ -189,14 +189,14 @@ def test_hub_stream_is_cut_to_max_documents(tmp_path, monkeypatch):
 
     asked = {}
 
-    def load_dataset(name, **options):
-        asked.update(options, name=name)
+    def load_dataset(dataset, **options):
+        asked.update(options, dataset=dataset)
         return datasets.IterableDataset.from_generator(lambda: ({"text": f"document {n}"} for n in range(1000)))
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     found = read(HubDataset(dataset="some/data", revision=REVISION, max_documents=7), tmp_path)
     assert [document.text for document in found] == [f"document {n}" for n in range(7)]
-    assert (asked["name"], asked["revision"], asked["streaming"]) == ("some/data", REVISION, True)
+    assert (asked["dataset"], asked["revision"], asked["streaming"]) == ("some/data", REVISION, True)
 
 
 @pytest.mark.parametrize(("name", "kind"), [(n, ConnectionError) for n in LOST] + [(n, BadInput) for n in FINAL])
@@ -232,10 +232,10 @@ def streamed(monkeypatch) -> list[dict]:
 
     asked: list[dict] = []
 
-    def load_dataset(name, **options):
-        asked.append({"name": name, **options})
+    def load_dataset(dataset, **options):
+        asked.append({"dataset": dataset, **options})
         return datasets.IterableDataset.from_generator(
-            lambda: ({"text": None if n == 5 else f"document {n} of {name}"} for n in range(1200))
+            lambda: ({"text": None if n == 5 else f"document {n} of {dataset}"} for n in range(1200))
         )
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
@@ -279,7 +279,7 @@ def test_held_out_text_is_another_stream_and_leaves_the_kept_text_as_it_is(tmp_p
     assert read(both, tmp_path) == first and len(streamed) == 1
     held_out = [one.text for one in sources.held_out_documents(both, tmp_path)]
     assert held_out == [f"document {n} of some/other" for n in range(3)]
-    assert (streamed[1]["name"], streamed[1]["revision"], streamed[1]["split"]) == ("some/other", "1" * 40, "test")
+    assert (streamed[1]["dataset"], streamed[1]["revision"], streamed[1]["split"]) == ("some/other", "1" * 40, "test")
 
 
 def test_a_hub_text_without_held_out_text_keeps_its_fingerprint_and_its_file(tmp_path, streamed):
