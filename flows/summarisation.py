@@ -28,12 +28,12 @@ CONSTRAIN = Stage("summarisation-constrain", ConstrainConfig, "tasks.monotonic.a
 TRAIN = Stage("summarisation-train", TrainConfig, "tasks.monotonic.arms:train_arm", version=2)
 EVALUATE = Stage("summarisation-evaluate", stages.EvaluateConfig, "tasks.summarisation.evaluate:evaluate")
 ORDER = Stage("summarisation-order", OrderConfig, "tasks.monotonic.order:order")
-UAT = Stage("summarisation-uat", attacks.UatConfig, "tasks.attacks.uat:uat")
-HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.hotflip:hotflip")
+UAT = Stage("summarisation-uat", attacks.UatConfig, "tasks.attacks.uat:uat", version=2)
+HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=2)
 TRANSFER = Stage("summarisation-transfer", attacks.TransferConfig, "tasks.attacks.transfer:transfer")
 REWRITE = Stage("summarisation-rewrite", stages.RewriteConfig, "tasks.summarisation.rewrite:rewrite", version=2)
-AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit", version=2)
-REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu")
+AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit", version=3)
+REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=2)
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

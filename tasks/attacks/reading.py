@@ -42,11 +42,12 @@ class ReadAttacks:
         triggers = {model: UatResult.read(stages[f"uat-{model}"]) for model in models}
         flips = {model: HotFlipResult.read(stages[f"hotflip-{model}"]) for model in models}
         own = {
-            attack: {model: _records(stages[f"{attack}-{model}"]) for model in models} for attack in ("uat", "hotflip")
+            attack: {model: records_of(stages[f"{attack}-{model}"]) for model in models}
+            for attack in ("uat", "hotflip")
         }
         require_attacks("uat", triggers, own["uat"], judged, uat, len(searched))
         require_attacks("hotflip", flips, own["hotflip"], judged, hotflip, len(searched))
-        transfer, rows = TransferResult.read(stages["transfer"]), _records(stages["transfer"])
+        transfer, rows = TransferResult.read(stages["transfer"]), records_of(stages["transfer"])
         require_transfer(transfer, rows, own, triggers, list(searched.values()))
         tried = {
             "uat": Tried.of("uat", own["uat"], rows, transfer, triggers),
@@ -56,5 +57,5 @@ class ReadAttacks:
         return cls({"uat": triggers, "hotflip": flips}, transfer, tried, strongest)
 
 
-def _records(given: StageInput) -> Rows:
+def records_of(given: StageInput) -> Rows:
     return list(read_records(given.path / "records.parquet"))

@@ -97,7 +97,7 @@ class AttackStudy(LanguageStudy):
     @model_validator(mode="after")
     def _flips_fit(self) -> Self:
         hotflip = self.hotflip
-        half, advice = hotflip.text_tokens // 2, "lower it: only tokens that no attack may replace are scored"
+        half, advice = hotflip.text_tokens // 2, "lower it, or raise hotflip.text_tokens"
         for name in ("flips", "writable_tokens"):
             value = getattr(hotflip, name)
             require_at_most(f"hotflip.{name}", value, "half of hotflip.text_tokens,", half, advice)

@@ -6,6 +6,7 @@ An attack works on token ids and is reported as text. An id that the tokenizer w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,20 +26,30 @@ from tasks.language.tokenizer import encode, encode_pairs
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput
 
+log = logging.getLogger("ratchet.attacks")
+
 
 def usable_tokens(tokenizer: PreTrainedTokenizerBase, vocabulary_size: int) -> torch.Tensor:
     """True for every id that may be written, bool [V]; V is the model's vocabulary, padding rows included.
 
-    Not usable: special tokens, ids that the tokenizer does not know, and ids v with encode(decode(v)) != v.
-    Raises BadInput when fewer than two are left, which would be a broken tokenizer.
+    Not usable: special tokens, ids that the tokenizer does not know, and those that encoding their text does not give
+    back, neither alone nor behind the first that is given back alone: sentencepiece puts a space in front of any text,
+    so that a piece from inside a word never comes back alone, which is half of a Unigram vocabulary. Raises BadInput
+    when fewer than two are left, which would be a broken tokenizer.
     """
     special = set(tokenizer.all_special_ids)
     known = [id_ for id_ in range(min(len(tokenizer), vocabulary_size)) if id_ not in special]
     usable = torch.zeros(vocabulary_size, dtype=torch.bool)
-    for id_, again in zip(known, encode(tokenizer, (text_of(tokenizer, [id_]) for id_ in known)), strict=True):
-        usable[id_] = again == [id_]
+
+    def given_back(before: list[int]) -> list[int]:
+        texts = (text_of(tokenizer, [*before, id_]) for id_ in known)
+        return [id_ for id_, again in zip(known, encode(tokenizer, texts), strict=True) if again == [*before, id_]]
+
+    alone = given_back([])
+    usable[[*alone, *given_back(alone[:1])]] = True
     if usable.sum() < 2:
         raise BadInput("the tokenizer gives back none of its tokens when they are decoded and encoded: repair it")
+    log.info("an attacker may write %d of %d tokens", usable.sum(), len(known))
     return usable
 
 

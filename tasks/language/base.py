@@ -41,7 +41,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
 
     if isinstance(config.model, FromScratch):
         model = language.untrained(config.model, vocabulary_tokens, validation.sequence_length)
-        _require_resources(run, model, validation.sequence_length, config)
+        _require_resources(run, model, validation, config)
         with run.publish("initial") as folder:
             language.save(model, tokenizer, folder)
         losses["untrained"] = language.validation_loss(model, validation, batch_size)
@@ -59,7 +59,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
         )
     else:
         model = language.pretrained(config.model, run.cache, isinstance(validation, Pairs))
-        _require_resources(run, model, validation.sequence_length, config)
+        _require_resources(run, model, validation, config)
         _require_fit(model, vocabulary_tokens, validation)
 
     model.to(device(config.execution))
@@ -84,7 +84,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
     )
 
 
-def _require_resources(run: StageRun, model: Any, sequence_length: int, config: BaseConfig) -> None:
+def _require_resources(run: StageRun, model: Any, text: Blocks, config: BaseConfig) -> None:
     """Disk and memory for all trainings of this study, now that the size of the model is known.
 
     What was estimated stays in preflight.json, outside the result: it depends on how the work is done.
@@ -93,7 +93,8 @@ def _require_resources(run: StageRun, model: Any, sequence_length: int, config: 
     kept = {"models": config.models_of_study, "trainings": config.trainings_of_study}
     need = model_bytes(parameters, **kept, keep_checkpoints=config.execution.keep_checkpoints)
     require_disk(run.directory, need)
-    memory = require_memory(model, sequence_length, config.execution)
+    predicted = text.predicted_tokens if isinstance(text, Pairs) else None
+    memory = require_memory(model, text.sequence_length, config.execution, predicted)
     durable.write_json(run.directory / "preflight.json", {"training_memory_bytes_at_least": memory})
 
 

@@ -18,15 +18,18 @@ RESIDUAL_BYTES = 4  # a token and unit of width: a layer's input, which is all t
 LAYER_BYTES, FEED_FORWARD_BYTES = 14, 6
 
 
-def training_memory(model: Any, sequence_length: int, execution: Execution) -> dict[str, int]:
+def training_memory(
+    model: Any, sequence_length: int, execution: Execution, predicted: float | None = None
+) -> dict[str, int]:
     """Part -> bytes that training `model` holds on the device when it holds most. Each is what it takes at least.
 
     That is in the backward pass of a micro-batch: the fused AdamW takes nothing more. Left out: averaged weights, bf16
     copies of weights, softplus(V) of constrained layers, attention scores, what the allocator cannot use, the driver.
+    `predicted`: tokens of a sequence that have logits, those of a pair's summary; None: all.
     """
     config, weights = model.config, BYTES_PER_PARAMETER * sum(parameter.numel() for parameter in model.parameters())
     tokens = execution.micro_batch_examples * sequence_length
-    named = (getattr(config, name, None) for name in ("intermediate_size", "n_inner"))
+    named = (getattr(config, name, None) for name in ("intermediate_size", "n_inner", "d_ff"))
     feed_forward = next(filter(None, named), 4 * config.hidden_size)  # GPT-2 without n_inner has this
     layer = tokens * (LAYER_BYTES * config.hidden_size + FEED_FORWARD_BYTES * feed_forward)
     kept = {"activations of all layers": layer * config.num_hidden_layers}
@@ -36,12 +39,15 @@ def training_memory(model: Any, sequence_length: int, execution: Execution) -> d
     held = {"fp32 weights": weights, "gradients": weights, "two AdamW moments": 2 * weights}
     if device(execution).type == "cpu":
         held["the copy for checkpoints"] = TENSORS_PER_CHECKPOINT * weights
-    return held | {"logits of a micro-batch": tokens * LOGITS_BYTES * config.vocab_size} | kept
+    logits = int(execution.micro_batch_examples * (predicted or sequence_length)) * LOGITS_BYTES * config.vocab_size
+    return held | {"logits of a micro-batch": logits} | kept
 
 
-def require_memory(model: Any, sequence_length: int, execution: Execution) -> dict[str, int]:
+def require_memory(
+    model: Any, sequence_length: int, execution: Execution, predicted: float | None = None
+) -> dict[str, int]:
     """`training_memory`; BadInput when that is more than the device has, naming the parts and what to change."""
-    parts, kind = training_memory(model, sequence_length, execution), device(execution).type
+    parts, kind = training_memory(model, sequence_length, execution, predicted), device(execution).type
     need, total = sum(parts.values()), memory_bytes(kind)
     if need <= total:
         return parts

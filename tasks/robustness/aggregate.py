@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.records import Rows, read_records
+from storage.records import Rows
 from tasks.attacks.comparisons import attack_findings, compared_pairs, primary, secondary, test_differences
-from tasks.attacks.reading import ReadAttacks
+from tasks.attacks.reading import ReadAttacks, records_of
 from tasks.attacks.results import ATTACKS
 from tasks.findings.audit import require_audited
 from tasks.findings.provenance import provenance, run_directories
@@ -77,8 +77,8 @@ class Read:
         arms = {arm: ArmResult.read(stages[f"train-{arm}"]) for arm in config.arms}
         base, order = BaseResult.read(stages["base"]), OrderResult.read(stages["order"])
         checks.require_trainings(config.configuration, stages, text, base, arms)
-        checks.require_order(order, _records(stages["order"]), [BASE, *config.arms], config.constraint.variant)
-        evaluation, evaluated = EvaluateResult.read(stages["evaluate"]), _records(stages["evaluate"])
+        checks.require_order(order, records_of(stages["order"]), [BASE, *config.arms], config.constraint.variant)
+        evaluation, evaluated = EvaluateResult.read(stages["evaluate"]), records_of(stages["evaluate"])
         test = text_checks.documents(stages["setup"], "test")
         text_checks.require_evaluation(evaluation, evaluated, test, ["unigram", *config.attacked])
 
@@ -120,7 +120,3 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
         provenance=origins,
         configuration=config.configuration,
     )
-
-
-def _records(given: StageInput) -> Rows:
-    return list(read_records(given.path / "records.parquet"))

@@ -11,11 +11,12 @@ import torch
 from transformers import GenerationConfig
 
 from storage.errors import require_equal
-from storage.records import Rows, read_records
+from tasks.attacks.reading import records_of
 from tasks.findings.audit import Audited, AuditResult, sample
 from tasks.language import foreign
 from tasks.language import model as language
-from tasks.language.pairs import Example, examples
+from tasks.language.pairs import examples
+from tasks.language.tokenizer import encode
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.summarisation.rewrite import attacked
@@ -38,7 +39,7 @@ def audit(
     tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
     test = examples(text.path / "text", "test", tokenizer)
     audited = Audited("transformers, one pair at a time", "nats per token or ROUGE", AUDIT_TOLERANCE)
-    evaluated = _records(evaluation)
+    evaluated = records_of(evaluation)
     for done, (name, place) in enumerate(config.models.items()):
         run.stop.check()
         run.progress.update(done, len(config.models), "models", note=name)
@@ -48,39 +49,47 @@ def audit(
             said = given[role].result["weights_digest"]
             require_equal(f"model/ of {name} holds the weights that its stage left", weights_digest(path), said)
         model = language.load(path).to(device(config.execution)).eval()
-        alone = partial(_alone, model, tokenizer, config)
+        require_as_good = partial(_require_as_good, model, tokenizer, config)
         rows = {row["example_id"]: row for row in evaluated if row["model"] == name}
         for number in sample(config.seed, f"test, {name}", len(test), config.audit.examples) if rows else []:
             pair, row = test[number], rows[test[number].example_id]
-            _compare(
-                audited, "test losses", f"{name} on {pair.example_id[:12]}", row, plain_loss(model, pair.read, pair)
-            )
+            loss = plain_loss(model, pair.read, pair.reference)
+            _compare(audited, "test losses", f"{name} on {pair.example_id[:12]}", row, loss)
             where = f"the summary that {name} writes of {pair.example_id[:12]} alone"
-            require_equal(where, written := alone(pair.read), row["written"])
-            audited.compare("summaries", f"rouge1 of {where}", row["rouge1"], rouge1(pair.summary, written))
-        again = {(row["attack"], row["model"], row["example_id"]): row for row in _records(rewritten)}
+            require_as_good(where, pair.read, row["written"])
+            audited.compare("summaries", f"rouge1 of {where}", row["rouge1"], rouge1(pair.summary, row["written"]))
+        again = {(row["attack"], row["model"], row["example_id"]): row for row in records_of(rewritten)}
         found = list(attacked(config, text, given, name))
         for attack, kind in (("uat", "losses under triggers"), ("hotflip", "losses under flips")):
             of_attack = [one for one in found if one.attack == attack]
             for number in sample(config.seed, f"{attack}, {name}", len(of_attack), config.audit.examples):
                 one = of_attack[number]
                 where = f"{attack} on {name}, {one.pair.example_id[:12]}"
-                _compare(audited, kind, where, one.row, plain_loss(model, one.read, one.pair))
+                _compare(audited, kind, where, one.row, plain_loss(model, one.read, one.pair.reference))
                 row = again[attack, name, one.pair.example_id]
-                require_equal(f"the summary under {where} alone", alone(one.read), row["written"])
-                require_equal(f"the summary without {where} alone", alone(one.clean), row["clean_written"])
+                require_as_good(f"the summary under {where} alone", one.read, row["written"])
+                require_as_good(f"the summary without {where} alone", one.clean, row["clean_written"])
                 for column, text_of in (("rouge1", row["written"]), ("clean_rouge1", row["clean_written"])):
                     audited.compare("summaries", f"{column} of {where}", row[column], rouge1(one.pair.summary, text_of))
     return audited.result()
 
 
 @torch.no_grad()
-def plain_loss(model: Any, read: list[int], pair: Example) -> float:
+def plain_loss(model: Any, read: list[int], reference: list[int]) -> float:
     """Summed loss of a reference in nats, by the model's own mean over its labels."""
     where = next(model.parameters()).device
-    labels = torch.tensor([pair.reference], device=where)
+    labels = torch.tensor([reference], device=where)
     loss = model(input_ids=torch.tensor([read], device=where), labels=labels).loss
-    return loss.double().item() * len(pair.reference)
+    return loss.double().item() * len(reference)
+
+
+def _require_as_good(model: Any, tokenizer: Any, config: AuditConfig, what: str, read: list[int], kept: str) -> None:
+    """CheckFailed unless `kept` is what the model writes alone, or a text of the same score: rounding decides a tie."""
+    if (written := _alone(model, tokenizer, config, read)) != kept:
+        ids = ([*own, tokenizer.eos_token_id][: config.summary_tokens] for own in encode(tokenizer, [written, kept]))
+        best, own = (plain_loss(model, read, one) / len(one) ** config.decoding.length_penalty for one in ids)
+        if abs(best - own) > AUDIT_TOLERANCE:
+            require_equal(what, written, kept)
 
 
 def _alone(model: Any, tokenizer: Any, config: AuditConfig, ids: list[int]) -> str:
@@ -114,10 +123,6 @@ def rouge1(reference: str, written: str) -> float:
     )
     common = (asked & given).total()
     return 2 * common / (asked.total() + given.total()) if common else 0.0
-
-
-def _records(given: StageInput) -> Rows:
-    return list(read_records(given.path / "records.parquet"))
 
 
 def _compare(audited: Audited, kind: str, where: str, row: dict[str, Any], computed: float) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from storage.records import read_records
@@ -23,7 +22,6 @@ from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.summarisation.results import METRICS, SummariesResult
 from tasks.summarisation.stages import EvaluateConfig, WritingConfig
-from tasks.summarisation.study import Decoding
 
 DOCUMENTS_IN_A_PART = 32
 
@@ -84,7 +82,7 @@ def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: 
 class Writer:
     """A model that predicts and writes summaries, some pairs at a time."""
 
-    def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: WritingConfig) -> None:
+    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, config: WritingConfig) -> None:
         self.model, self.tokenizer, self.config = model.eval(), tokenizer, config
         self.batch = config.execution.evaluation_batch_examples
 
@@ -104,38 +102,30 @@ class Writer:
             found += losses_BS.double().sum(dim=1).tolist()
         return found
 
+    @torch.no_grad()
     def write(self, articles: Sequence[list[int]]) -> list[str]:
-        """A summary of each article, which are token ids as a model reads them."""
-        found: list[str] = []
+        """A summary of each article, which are token ids as a model reads them, by transformers' beam search."""
+        found, how, ids_of = [], self.config.decoding, self.model.config
+        self.model.generation_config = GenerationConfig(  # and nothing that a pretrained model's own says
+            num_beams=how.beams,
+            length_penalty=how.length_penalty,
+            min_new_tokens=how.min_tokens,
+            max_new_tokens=self.config.summary_tokens,
+            no_repeat_ngram_size=how.no_repeat_tokens,
+            decoder_start_token_id=ids_of.decoder_start_token_id,
+            eos_token_id=ids_of.eos_token_id,
+            pad_token_id=ids_of.pad_token_id,
+        )
         for first in range(0, len(articles), self.batch):
             read = self._filled(articles[first : first + self.batch])
-            found += generated(self.model, self.tokenizer, read, self.config.decoding, self.config.summary_tokens)
+            attended = language.until_the_end(read, self.tokenizer.eos_token_id)
+            tokens = self.model.generate(input_ids=read, attention_mask=attended)
+            found += [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
         return found
 
     def _filled(self, sequences: Sequence[list[int]]) -> torch.Tensor:
         fill = self.tokenizer.eos_token_id if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
         return language.filled_up(sequences, fill).to(next(self.model.parameters()).device)
-
-
-@torch.no_grad()
-def generated(
-    model: Any, tokenizer: PreTrainedTokenizerBase, read_BL: torch.Tensor, decoding: Decoding, most_tokens: int
-) -> list[str]:
-    """The summaries that the model writes of articles, filled up behind their end, by transformers' beam search."""
-    config, attended_BL = model.config, language.until_the_end(read_BL, tokenizer.eos_token_id)
-    as_configured = GenerationConfig(  # and nothing that a pretrained model's own says
-        num_beams=decoding.beams,
-        length_penalty=decoding.length_penalty,
-        min_new_tokens=decoding.min_tokens,
-        max_new_tokens=most_tokens,
-        no_repeat_ngram_size=decoding.no_repeat_tokens,
-        decoder_start_token_id=config.decoder_start_token_id,
-        eos_token_id=config.eos_token_id,
-        pad_token_id=config.pad_token_id,
-    )
-    model.generation_config = as_configured
-    tokens = model.generate(input_ids=read_BL, attention_mask=attended_BL, generation_config=as_configured)
-    return [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
 
 def _beside(pair: Example, other: Example, lead_words: int) -> dict[str, float]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from storage.errors import require_equal
-from storage.records import Rows, read_records
+from storage.records import Rows
 from tasks.attacks.comparisons import attack_findings, compared_pairs, primary, secondary, test_differences
-from tasks.attacks.reading import ReadAttacks
+from tasks.attacks.reading import ReadAttacks, records_of
 from tasks.findings.final_results import of_runs
 from tasks.findings.statistics.resampling import Estimate, estimate, sums_by_source
 from tasks.language.checks import documents, require_evaluation, require_text
@@ -31,8 +31,8 @@ def final_results(
     require_text(text, inputs["text"])
     require_trainings(config.configuration, stages, text, base, trained)
     order, models = OrderResult.read(inputs["order"]), [BASE, *config.arms]
-    require_order(order, _records(inputs["order"]), models, config.constraint.variant)
-    evaluation, rows = SummariesResult.read(inputs["evaluation"]), _records(inputs["evaluation"])
+    require_order(order, records_of(inputs["order"]), models, config.constraint.variant)
+    evaluation, rows = SummariesResult.read(inputs["evaluation"]), records_of(inputs["evaluation"])
     require_evaluation(evaluation, rows, documents(inputs["text"], "test"), models)
     how, pairs = config.evaluation, compared_pairs(config.arms)
     settings = (how.bootstrap_resamples, how.confidence_level)
@@ -61,7 +61,7 @@ def final_results(
         arms=arms,
         differences=differences,
         rouge_differences=_rouge_differences(of_model, pairs, *settings),
-        rouge_drops=_drops(_records(inputs["rewritten"]), read, *settings),
+        rouge_drops=_drops(records_of(inputs["rewritten"]), read, *settings),
         order={name: _order(of) for name, of in order.models.items()},
         attacks=attacks,
         primary=found,
@@ -73,10 +73,6 @@ def final_results(
         packed={name: _of_pairs(packed) for name, packed in text.packed.items()},
         configuration=config.configuration,
     )
-
-
-def _records(given: StageInput) -> Rows:
-    return list(read_records(given.path / "records.parquet"))
 
 
 def _total(rows: Rows, column: str) -> float:
@@ -91,7 +87,12 @@ def _of_pairs(packed: Any) -> PackedPairs:
 def _order(of: Any) -> OrderFacts:
     certificate = of.certificate
     worst = min(sublayer.worst_violation_found for sublayer in certificate.sublayers)
-    return OrderFacts(verdict=certificate.certified, activation=certificate.activation, worst_violation_found=worst)
+    return OrderFacts(
+        verdict=certificate.certified,
+        reason=certificate.sublayers[0].reason,
+        activation=certificate.activation,
+        worst_violation_found=worst,
+    )
 
 
 def _mean(rows: Rows, column: str, less: str, resamples: int, level: float) -> Estimate:

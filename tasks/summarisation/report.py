@@ -25,7 +25,7 @@ POINTS = "{:.1f}".format
 
 LIMITS = [
     "ROUGE compares words with one reference: it says nothing of whether a summary is true.",
-    "A sublayer is monotone in what its RMSNorm gives it, not in the residual stream, and nothing is said of models.",
+    "Monotone is said of a sublayer in what its RMSNorm gives it, not in the residual stream, and of no whole model.",
     "Attacks change the article alone, and are judged by the loss of the reference; other attacks may find more.",
     "One seed: differences describe these trainings and rank nothing.",
 ]
@@ -108,6 +108,8 @@ def _not_shown(results: FinalResults) -> list[str]:
         for name, facts in results.arms.items()
         if facts.dead and name != BASELINE
     ]
+    if (order := results.order[MONOTONIC]).verdict != "yes":
+        points.append(f"**No sublayer of {MONOTONIC} may be called monotone: {order.reason}.**")
     ahead = [name for name in results.models if results.rouge_differences[f"{name} - lead"].value > 0]
     lead = POINTS(100 * results.trivial["lead"].rouge1.value)
     better = f"only {', '.join(ahead)} exceed" if ahead else "no model exceeds"
@@ -150,8 +152,8 @@ def _models(results: FinalResults) -> Table:
     return Table(
         "Loss of the references on the test pairs (nats per token), less the baseline's, and what another article's "
         "summary costs more (near 0: the article is not read); ROUGE F1 x 100 (the baseline's ROUGE-1: interval "
-        f"{' to '.join(POINTS(100 * end) for end in interval)}), below it of what needs no model; share of pairs of "
-        "words that are copied.",
+        f"{' to '.join(POINTS(100 * end) for end in interval)}; RLsum is RL where texts have one line), below it of "
+        "what needs no model; share of pairs of words that are copied.",
         ["model", "loss", "- baseline", "interval", "gap", "R1", "R2", "RL", "RLsum", "copied", "run"],
         rows,
     )

@@ -47,9 +47,10 @@ class ModelFacts(Rouge):
 
 
 class OrderFacts(Result):
-    """Whether each constrained sublayer is monotone in what its RMSNorm gives it, and the steepest fall found."""
+    """Whether each constrained sublayer is monotone in what its RMSNorm gives it, why, and the steepest fall found."""
 
     verdict: str
+    reason: str = ""
     activation: str
     worst_violation_found: float
 

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from storage.errors import BadInput
 from tasks.attacks.texts import round_trips, text_of, usable_tokens
 from tasks.language.tokenizer import train_tokenizer
+from tests.tasks.language.tiny_t5 import unigram_tokenizer
 from tests.tasks.tiny import sentences
 
 
@@ -41,6 +42,17 @@ def test_half_a_character_and_a_merge_do_not_round_trip():
     merged = next(id_ for id_ in whole if len(text_of(tokenizer, [id_])) == 2)
     apart = [tokenizer.convert_tokens_to_ids(char) for char in tokenizer.convert_ids_to_tokens(merged)]
     assert not round_trips(tokenizer, apart)
+
+
+def test_pieces_from_inside_a_word_may_be_written_too():
+    """Sentencepiece puts a space in front of any text: half of a Unigram vocabulary was never written."""
+    pieces = unigram_tokenizer()
+    usable = usable_tokens(pieces, len(pieces))
+    inside = [id_ for id_, piece in enumerate(pieces.convert_ids_to_tokens(range(len(pieces)))) if piece[0] not in "▁<"]
+    assert len(inside) > len(pieces) / 2 and usable[inside].sum() > len(inside) / 2
+    assert not usable[pieces.all_special_ids].any(), "T5's sentinels among them"
+    word = pieces("kel", add_special_tokens=False)["input_ids"]
+    assert all(round_trips(pieces, [*word, id_]) or round_trips(pieces, [id_]) for id_ in usable.nonzero().flatten())
 
 
 def test_a_tokenizer_that_gives_nothing_back_is_bad_input():

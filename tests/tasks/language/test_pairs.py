@@ -26,7 +26,7 @@ from tasks.language.splits import EVALUATION_SPLITS
 from tasks.language.stages import PairsConfig
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
-from tests.tasks.robustness.test_setup import fake_run
+from tests.tasks.language.test_setup import fake_run
 from tests.tasks.tiny import sentences
 
 END = 0

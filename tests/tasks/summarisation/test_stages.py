@@ -44,13 +44,26 @@ def test_the_report_has_every_number_that_was_promised_and_says_what_a_method_wi
     found, folder = results(), finished().path("summarisation-report")
     assert {*found.trivial} == {"lead", "other_summary"}
     assert {*found.models} == {"base", *finished().study.arms} and {*found.arms} == {*finished().study.arms}
-    assert {*found.attacks["uat"].effects} == {*found.attacks["hotflip"].effects} == {*found.models}
-    assert all({*found.rouge_drops[attack]} == {*found.models} for attack in ("uat", "hotflip"))
+    attacked = {*found.models, "base@0.5"}
+    assert {*found.attacks["uat"].effects} == {*found.attacks["hotflip"].effects} == attacked
+    assert all({*found.rouge_drops[attack]} == attacked for attack in ("uat", "hotflip"))
     assert found.order["monotonic"].verdict == found.order["per-unit-signs"].verdict == "yes"
     assert found.order["baseline"].verdict == "no" and found.order["baseline"].worst_violation_found < 0
     page = (folder / "table.md").read_text()
     assert f"the first {found.lead_words} words" in page and "another article's summary" in page
     assert "Not answered" in page or not found.arms["monotonic"].dead
+
+
+def test_arms_are_compared_at_equal_clean_loss_where_snapshots_are_kept() -> None:
+    """A model that predicts worse has less to lose, and the study said so of itself without an answer."""
+    (matched,) = (row for row in results().attacks["hotflip"].at_equal_loss if row.model == "monotonic")
+    assert matched.covered and matched.increase_nats_per_token and matched.path == ["baseline", "base", "base@0.5"]
+    (row,) = (
+        line
+        for line in (finished().path("summarisation-report") / "table.md").read_text().splitlines()
+        if line.startswith("| at equal clean loss")
+    )
+    assert f"{matched.increase_nats_per_token.value:+.4f}" in row
 
 
 def test_a_training_that_is_broken_off_again_and_again_ends_with_the_same_bytes(tmp_path: Path) -> None:
@@ -173,6 +186,7 @@ def test_the_copied_share_counts_neighbours(written: str, share: float) -> None:
     [
         ("uat.text_tokens=39", "article_tokens"),
         ("hotflip.text_tokens=40", "article_tokens"),
+        ("hotflip.flips=13", "lower it, or raise hotflip.text_tokens$"),
         ("arms=[baseline,monotonic,shifted]", "shifted"),
         ("constraint.start=distilled", "distilled"),
         ("learning_rates=[0.1,0.2]", "learning_rates"),
