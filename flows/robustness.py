@@ -68,19 +68,16 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     order = stage(ORDER, attacks.for_order(study), text=text, **models)
 
     attacked = study.attacked()
-    uat = {
-        f"uat-{name}": stage(UAT, attacks.for_uat(study, name), text=text, model=models[trained])
-        for name, (trained, _) in attacked.items()
-    }
-    hotflip = {
-        f"hotflip-{name}": stage(HOTFLIP, attacks.for_hotflip(study, name), text=text, model=models[trained])
+    searched = {
+        f"{attack}-{name}": stage(search, of(study, name), text=text, model=models[trained])
+        for attack, search, of in (("uat", UAT, attacks.for_uat), ("hotflip", HOTFLIP, attacks.for_hotflip))
         for name, (trained, _) in attacked.items()
     }
     victims = {f"model-{name}": models[trained] for name, (trained, _) in attacked.items()}
-    transfer = stage(TRANSFER, attacks.for_transfer(study), text=text, **victims, **uat, **hotflip)
+    transfer = stage(TRANSFER, attacks.for_transfer(study), text=text, **victims, **searched)
 
     began = {f"start-{name}": start for name, start in starts.items()}
-    read = {"text": text, **began, **models, "evaluation": evaluation, **uat, **hotflip, "transfer": transfer}
+    read = {"text": text, **began, **models, "evaluation": evaluation, **searched, "transfer": transfer}
     audit = stage(AUDIT, stages.for_audit(study), **read)
     return stage(AGGREGATE, stages.for_aggregate(study), **read, order=order, audit=audit)
 

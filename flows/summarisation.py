@@ -54,20 +54,16 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     order = stage(ORDER, attacks.for_order(study), text=text, **models)
 
     attacked = study.attacked()
-    uat = {
-        f"uat-{name}": stage(UAT, attacks.for_uat(study, name), text=text, model=models[trained])
-        for name, (trained, _) in attacked.items()
-    }
-    hotflip = {
-        f"hotflip-{name}": stage(HOTFLIP, attacks.for_hotflip(study, name), text=text, model=models[trained])
+    searched = {
+        f"{attack}-{name}": stage(search, of(study, name), text=text, model=models[trained])
+        for attack, search, of in (("uat", UAT, attacks.for_uat), ("hotflip", HOTFLIP, attacks.for_hotflip))
         for name, (trained, _) in attacked.items()
     }
     victims = {f"model-{name}": models[trained] for name, (trained, _) in attacked.items()}
-    transfer = stage(TRANSFER, attacks.for_transfer(study), text=text, **victims, **uat, **hotflip)
+    transfer = stage(TRANSFER, attacks.for_transfer(study), text=text, **victims, **searched)
 
-    searched = {**models, **uat, **hotflip}
-    rewritten = stage(REWRITE, stages.of_attacked(study, stages.RewriteConfig), text=text, **searched)
-    seen = {"text": text, "evaluation": evaluation, "rewritten": rewritten, **searched}
+    rewritten = stage(REWRITE, stages.of_attacked(study, stages.RewriteConfig), text=text, **models, **searched)
+    seen = {"text": text, "evaluation": evaluation, "rewritten": rewritten, **models, **searched}
     audit = stage(AUDIT, stages.of_attacked(study, stages.AuditConfig), **seen)
     return stage(REPORT, stages.for_report(study), **seen, order=order, transfer=transfer, audit=audit)
 

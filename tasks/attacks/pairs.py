@@ -27,11 +27,6 @@ class PairVictim(Victim):
 
     packed: PackedPairs = field(kw_only=True)
 
-    def variant_losses(
-        self, text: Sequence[int], variants: Sequence[Sequence[int]], scored_L: torch.Tensor
-    ) -> list[torch.Tensor]:
-        return self.losses([[]] * len(variants), variants, [scored_L] * len(variants))
-
     def _losses(
         self,
         rows: Sequence[int],

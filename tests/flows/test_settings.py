@@ -81,7 +81,8 @@ SCIENTIFIC_FIELDS = {
     "constraint learning_rates",
     "DocstringPairs": "source packages max_characters",
     "PairFiles": "source text_column skip_bad_rows summary_column",
-    "PairDataset": "source dataset revision split text_column max_documents summary_column",
+    "PairDataset": "source dataset revision configuration split text_column max_documents summary_column "
+    "held_out_split",
     "EncoderDecoder": "source init_seed vocabulary_size hidden_size layers attention_heads feed_forward_size "
     "activation pretraining start",
     "PairChecks": "max_ratio_to_unigram max_ratio_to_untrained max_ratio_to_another_summary",
@@ -93,8 +94,8 @@ SCIENTIFIC_FIELDS = {
     "Audit": "examples",
     "PackageDocs": "source packages max_characters",
     "LocalFiles": "source text_column skip_bad_rows",
-    "HubStream": "dataset revision split text_column max_documents",
-    "HubDataset": "source dataset revision split text_column max_documents held_out",
+    "HubStream": "dataset revision configuration split text_column max_documents",
+    "HubDataset": "source dataset revision configuration split text_column max_documents held_out",
     "Splits": "split_seed evaluation_share train_documents validation_documents test_documents "
     "attack_search_documents attack_evaluation_documents max_shared_shingles",
     "Budget": "epochs steps effective_batch_examples learning_rate warmup_ratio decay beta_1 beta_2 weight_decay "
