@@ -86,7 +86,7 @@ def plain_loss(model: Any, read: list[int], reference: list[int]) -> float:
 def _require_as_good(model: Any, tokenizer: Any, config: AuditConfig, what: str, read: list[int], kept: str) -> None:
     """CheckFailed unless `kept` is what the model writes alone, or a text of the same score: rounding decides a tie."""
     if (written := _alone(model, tokenizer, config, read)) != kept:
-        ids = ([*own, tokenizer.eos_token_id][: config.summary_tokens] for own in encode(tokenizer, [written, kept]))
+        ids = ([*own, tokenizer.eos_token_id] for own in encode(tokenizer, [written, kept]))
         best, own = (plain_loss(model, read, one) / len(one) ** config.decoding.length_penalty for one in ids)
         if abs(best - own) > AUDIT_TOLERANCE:
             require_equal(what, written, kept)
