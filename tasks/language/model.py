@@ -5,6 +5,7 @@ Shape suffixes: B examples, L tokens, V vocabulary.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -36,6 +37,8 @@ from tasks.language.pairs import Pairs
 from tasks.language.result import PackedPairs, TrainedCheck
 
 transformers_logging.disable_progress_bar()  # a bar for each model load would bury our own progress
+# A T5 v1.1 has a head of its own: transformers loads it as it is, and says each time to silence that.
+logging.getLogger("transformers.modeling_utils").addFilter(lambda said: "we will NOT tie them" not in said.getMessage())
 ACT2FN[MONOTONE_PARTS] = MonotoneParts  # by this name a saved model's config.json asks for it
 
 
