@@ -34,6 +34,7 @@ def write_t5(folder: Path, gated: bool = False, **changed: object) -> Path:
         "vocab_size": len(tokenizer) + 28, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2,
         "dropout_rate": 0.1, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1,
         "feed_forward_proj": "gated-gelu" if gated else "relu", "tie_word_embeddings": not gated,
+        "n_positions": 512, "task_specific_params": {"summarization": {"num_beams": 4, "prefix": "summarize: "}},
     }  # fmt: skip
     model = T5ForConditionalGeneration(T5Config(**fields | changed))
     if gated:
