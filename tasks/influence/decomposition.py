@@ -15,10 +15,9 @@ import torch
 Status = Literal["ok", "jittered", "diagonal", "excluded", "not_finite"]
 Solver = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """A symmetric matrix [n, n] -> eigenvalues [n], eigenvectors [n, n] in columns, as `torch.linalg.eigh`."""
-RESIDUAL = 1e-6
-"""The most that ||V diag(values) V^T - M|| / ||M|| + ||V^T V - I|| / sqrt(n) (Frobenius) may be; fp64 has 1e-13."""
-JITTERS = (0.0, 1e-8, 1e-7, 1e-6)
-"""Added to the diagonal on the way, as multiples of its mean; the eigenvalues are given without it."""
+RESIDUAL, JITTERS = 1e-6, (0.0, 1e-8, 1e-7, 1e-6)
+"""The most that ||V diag(values) V^T - M|| / ||M|| + ||V^T V - I|| / sqrt(n) (Frobenius) may be (fp64 has 1e-13); what
+is added to the diagonal, as multiples of its mean: the eigenvalues are given without it."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Decomposition:
         """All but the tensors, for JSON, with the extreme eigenvalues and their ratio, None where that is no number."""
         low, high = (None, None) if self.values is None else (float(self.values.min()), float(self.values.max()))
         extremes = {"minimum": low, "maximum": high, "condition": high / low if low and high and low > 0 else None}
-        return extremes | {key: value for key, value in vars(self).items() if not key.startswith("v")}
+        return extremes | {key: value for key, value in vars(self).items() if key not in ("values", "vectors")}
 
 
 def _scipy(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -59,8 +58,8 @@ SOLVERS: Mapping[str, Solver] = {"torch": torch.linalg.eigh, "scipy": _scipy}
 def decomposed(matrix: torch.Tensor, module: str, solvers: Mapping[str, Solver] = SOLVERS) -> Decomposition:
     """Decomposes a symmetric `matrix` [n, n]; `module` names it in what is told.
 
-    The rungs: all of it finite; symmetrised, in fp64; a jitter of 1e-8, 1e-7, 1e-6 of the diagonal's mean; another back
-    end; the diagonal. A solution counts only when it is finite, orthonormal, and gives the matrix back.
+    The rungs: all of it finite; symmetrised, in fp64; jitter; another back end; the diagonal. A solution counts only
+    when it is finite, orthonormal, and gives the matrix back.
     """
     if wrong := int((~matrix.isfinite()).sum()):
         first = [*divmod(int(matrix.isfinite().int().argmin()), len(matrix))]

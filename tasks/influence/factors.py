@@ -22,7 +22,7 @@ from tasks.influence import kept
 from tasks.influence.decomposition import SOLVERS, Solver, Status, decomposed
 from tasks.influence.kept import ModuleStatistics
 from tasks.influence.plan import ModulePlan, Plan
-from tasks.influence.task import Task, Use, captured, gradients, require_faithful
+from tasks.influence.task import Task, Use, batches, captured, gradients, require_faithful
 
 Tensors = dict[str, torch.Tensor]
 MEMORY = 1 << 31
@@ -60,7 +60,7 @@ def compute_factors(
 
     def passing(group: list[ModulePlan], what: str) -> Iterator[tuple[ModulePlan, list[Use]]]:
         count = 0
-        for part in np.split(indices, range(batch, len(indices), batch)):
+        for part in batches(indices, batch):
             drawn = torch.Generator(device).manual_seed(seed * 1_000_003 + count) if labels == "sampled" else None
             yield from zip(group, captured(task, group, part, drawn), strict=True)
             count += len(part)
@@ -73,9 +73,9 @@ def compute_factors(
     for group in _groups(split, memory_bytes, lambda one: one.rows * one.row_block + one.columns * one.column_block):
         sums: dict[str, Tensors] = {one.name: {} for one in group}
         for one, uses in passing(group, "second moments"):
-            for use in (use for use in uses if use.module == one.name):  # of tied weights the first one's sides
-                _add_moments(sums[one.name], "rows", use.left, one.row_block)
-                _add_moments(sums[one.name], "columns", use.right, one.column_block)
+            for module, *sides in uses:
+                if module == one.name:  # of tied weights the first one's sides make the basis
+                    _add_moments(sums[one.name], one, sides)
         for name, found in sums.items():
             moments = {key: value / len(indices) for key, value in found.items()}
             done[name] = kept.write(folder, done[name], moments, step="moments", examples=len(indices))
@@ -107,9 +107,10 @@ def _groups(plan: list[ModulePlan], memory_bytes: int, size: Callable[[ModulePla
         plan = plan[count:]
 
 
-def _add_moments(sums: Tensors, side: str, values: torch.Tensor, block: int) -> None:
-    for number, part in enumerate(values.flatten(0, 1).split(block, 1) if block > 1 else ()):
-        sums[f"{side}.{number}"] = sums.get(f"{side}.{number}", 0) + part.T @ part
+def _add_moments(sums: Tensors, one: ModulePlan, sides: list[torch.Tensor]) -> None:
+    for side, block, values in zip(("rows", "columns"), (one.row_block, one.column_block), sides, strict=True):
+        for number, part in enumerate(values.flatten(0, 1).split(block, 1) if block > 1 else ()):
+            sums[f"{side}.{number}"] = sums.get(f"{side}.{number}", 0) + part.T @ part
 
 
 def _decompose(
@@ -129,25 +130,28 @@ def _decompose(
 
 def _squares(one: ModulePlan, uses: list[Use], vectors: Tensors, memory_bytes: int) -> torch.Tensor:
     """The sum over the examples of the squared gradient in the module's bases, [rows, columns]."""
-    (high, wide), length = (one.rows, one.columns), uses[0].left.shape[1]
+    (high, wide), (_, left, right), length = (one.rows, one.columns), uses[0], uses[0][1].shape[1]
     if len(uses) == 1 and length * (high**2 + wide**2) < high * wide * (high + wide):  # cheaper before the product
-        left = turned(uses[0].left, "rows", one.row_block, vectors)
-        right = turned(uses[0].right, "columns", one.column_block, vectors)
+        left, right = (
+            _turned(left, "rows", one.row_block, vectors),
+            _turned(right, "columns", one.column_block, vectors),
+        )
         if length == 1:
             return left[:, 0].square().T @ right[:, 0].square()
-        uses, vectors = [Use(one.name, left, right)], {}
-    return sum(both_turned(some, one, vectors).square().sum(0) for some in gradients(uses, memory_bytes))
+        uses, vectors = [("", left, right)], {}
+    return sum(turned(some, one, vectors).square().sum(0) for some in gradients(uses, memory_bytes))
 
 
-def turned(values: torch.Tensor, side: str, block: int, vectors: Tensors, back: bool = False) -> torch.Tensor:
+def turned(values: torch.Tensor, one: ModulePlan, vectors: Tensors, back: bool = False) -> torch.Tensor:
+    """Gradients [B, rows, columns] in a module's two bases, or back from them."""
+    for side, block in (("columns", one.column_block), ("rows", one.row_block)):
+        values = _turned(values, side, block, vectors, back).transpose(1, 2)
+    return values
+
+
+def _turned(values: torch.Tensor, side: str, block: int, vectors: Tensors, back: bool = False) -> torch.Tensor:
     """Coordinates [..., n] in a side's basis, or back from it, by block; a block without eigenvectors stays."""
     if not any(key.startswith(side) for key in vectors):
         return values
     by = [(part, vectors.get(f"{side}.{number}")) for number, part in enumerate(values.split(block, -1))]
     return torch.cat([part if of is None else part @ (of.T if back else of) for part, of in by], -1)
-
-
-def both_turned(values: torch.Tensor, one: ModulePlan, vectors: Tensors, back: bool = False) -> torch.Tensor:
-    """Gradients [B, rows, columns] in a module's two bases, or back from them."""
-    columns = turned(values, "columns", one.column_block, vectors, back)
-    return turned(columns.transpose(1, 2), "rows", one.row_block, vectors, back).transpose(1, 2)

@@ -1,8 +1,6 @@
-"""Factors on disk: for each module a JSON of statistics and a safetensors file of its step.
-
-New tensors are durable before the JSON names their step, and the old ones go after that: a process that dies anywhere
-leaves each module at one of its steps.
-"""
+"""Factors on disk: `request.json` (what they are of), and for each module a JSON of statistics and a safetensors file
+of its step. New tensors are durable before the JSON names their step, and the old ones go after that: a process that
+dies anywhere leaves each module at one of its steps."""
 
 from __future__ import annotations
 
@@ -22,8 +20,6 @@ from storage.tensors import read_tensors, write_tensors
 from tasks.influence.decomposition import Status
 from tasks.influence.plan import ModulePlan
 
-REQUEST = "request.json"
-
 
 @dataclass(frozen=True)
 class ModuleStatistics:
@@ -42,19 +38,19 @@ class ModuleStatistics:
 
 def begin(folder: Path, request: dict[str, Any]) -> None:
     """Notes what the factors are of; BadInput where the folder has those of something else."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / REQUEST).exists():
-        durable.write_json(folder / REQUEST, request)
-    before = durable.read_json(folder / REQUEST)
-    if other := [key for key in request if durable.sha256_json(request[key]) != durable.sha256_json(before.get(key))]:
+    if not (file := folder / "request.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        durable.write_json(file, request)
+    before = durable.read_json(file)
+    if other := [key for key in request if request[key] != before.get(key)]:
         raise BadInput(f"{folder} has factors of another {', '.join(other)}: take a new folder, or remove this one")
 
 
 def read(folder: Path, one: ModulePlan) -> ModuleStatistics:
     """A module's statistics; at step `planned` where there are none, or its tensors are missing or altered."""
-    if (path := _file(folder, one.name, "json")).exists():
+    if (path := _file(folder, one.name, "")).exists():
         done = ModuleStatistics(**durable.read_json(path))
-        file = _file(folder, one.name, f"{done.step}.safetensors")
+        file = _file(folder, one.name, done.step)
         if file.exists() and durable.sha256_file(file) == done.digest:
             return done
     worse = not one.chosen and one.treatment != "blocks"
@@ -66,23 +62,22 @@ def read(folder: Path, one: ModulePlan) -> ModuleStatistics:
 def write(folder: Path, before: ModuleStatistics, tensors: Mapping[str, torch.Tensor], **new: Any) -> ModuleStatistics:
     """Makes a module's new step durable, and removes the tensors of the one before; returns its statistics."""
     done = replace(before, **new)
-    file = _file(folder, done.name, f"{done.step}.safetensors")
-    with durable.new_file(file) as temporary:
+    with durable.new_file(file := _file(folder, done.name, done.step)) as temporary:
         write_tensors(temporary, {key: tensor.cpu().contiguous() for key, tensor in tensors.items()})
     done = replace(done, digest=durable.sha256_file(file))
-    durable.write_json(_file(folder, done.name, "json"), asdict(done))
-    _file(folder, done.name, f"{before.step}.safetensors").unlink(missing_ok=True)
+    durable.write_json(_file(folder, done.name, ""), asdict(done))
+    _file(folder, done.name, before.step).unlink(missing_ok=True)
     return done
 
 
 def tensors_of(folder: Path, done: ModuleStatistics, device: torch.device) -> dict[str, torch.Tensor]:
     """The tensors of a module's step, none before the first."""
-    file = _file(folder, done.name, f"{done.step}.safetensors")
-    return {key: value.to(device) for key, value in read_tensors(file).items()} if done.digest else {}
+    found = read_tensors(_file(folder, done.name, done.step)) if done.digest else {}
+    return {key: value.to(device) for key, value in found.items()}
 
 
-def _file(folder: Path, module: str, end: str) -> Path:
-    return folder / f"{quote(module, safe='') or '_'}.{end}"
+def _file(folder: Path, module: str, step: str) -> Path:
+    return folder / f"{quote(module, safe='') or '_'}.{f'{step}.safetensors' if step else 'json'}"
 
 
 def model_digest(model: nn.Module) -> str:
@@ -96,7 +91,7 @@ def model_digest(model: nn.Module) -> str:
 def complete(folder: Path, model: nn.Module) -> tuple[list[ModulePlan], list[ModuleStatistics]]:
     """Plan and statistics of finished factors; BadInput where they are another model's, CheckFailed where a module is
     not finished, or counted other examples than planned."""
-    request = durable.read_json(folder / REQUEST)
+    request = durable.read_json(folder / "request.json")
     if request["model"] != model_digest(model):
         raise BadInput(f"{folder} has the factors of another model: its weights differ from those of the scores")
     plan = [ModulePlan(**one) for one in request["plan"]]

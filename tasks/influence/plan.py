@@ -26,17 +26,12 @@ SOLVER_BYTES, CUSOLVER_12_TAKES, SMALLEST_BLOCK = 48, 23_000, 64
 
 @dataclass(frozen=True)
 class Machine:
-    """Where factors are computed. `cuda` is its version such as (12, 2), None on a CPU; `solves` the largest dimension
-    that its solver takes, where that is known better than by the version."""
+    """Where factors are computed: CUDA's version such as (12, 2), None on a CPU; the largest dimension that its solver
+    takes, where that is known better than by the version."""
 
     memory_bytes: int
     cuda: tuple[int, ...] | None = None
     solves: int | None = None
-
-    def seconds(self, dimension: int) -> float:
-        """An estimate of one eigendecomposition in fp64."""
-        measured, seconds, power = GPU_TIME if self.cuda else CPU_TIME
-        return seconds * (dimension / measured) ** power
 
 
 @dataclass(frozen=True)
@@ -77,8 +72,8 @@ def this_machine(device: torch.device | str, dimension: int = 0) -> Machine:
     """The real machine. On a GPU a `dimension` above the known limit is tried once, to see whether it is solved."""
     if torch.device(device).type != "cuda":
         return Machine(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    memory = torch.cuda.get_device_properties(device).total_memory
-    machine = Machine(memory, tuple(map(int, str(torch.version.cuda).split(".")[:2])))
+    memory, version = torch.cuda.get_device_properties(device).total_memory, str(torch.version.cuda).split(".")
+    machine = Machine(memory, (int(version[0]), int(version[1])))
     if dimension <= CUSOLVER_12_TAKES or SOLVER_BYTES * dimension**2 > memory:
         return machine
     try:
@@ -101,12 +96,8 @@ def factor_plan(model: nn.Module, machine: Machine, limits: Limits = Limits()) -
 
 def _planned(uses: list[tuple[str, nn.Module]], machine: Machine, limits: Limits) -> ModulePlan:
     module, names = uses[0][1], [name for name, _ in uses]
-    kind, rows, bias = (
-        KINDS[type(module)],
-        len(module.weight),
-        getattr(module, "bias", None) is not None and len(uses) == 1,
-    )
-    columns = module.weight[0].numel() + bias
+    kind, bias = KINDS[type(module)], getattr(module, "bias", None) is not None and len(uses) == 1
+    rows, columns = len(module.weight), module.weight[0].numel() + bias
     plan = ModulePlan(names[0], kind, names, rows, columns, bias, 12 * rows * columns)
     if kind not in limits.kinds or any(fnmatch(name, pattern) for name in names for pattern in limits.exclude):
         return replace(plan, treatment="excluded")
@@ -126,26 +117,33 @@ def _planned(uses: list[tuple[str, nn.Module]], machine: Machine, limits: Limits
         row_block=of_rows,
         column_block=of_columns,
         bytes=max([plan.bytes, *(SOLVER_BYTES * block**2 for block in solved)]),
-        seconds=sum(map(machine.seconds, solved)),
+        seconds=sum(_seconds(block, machine) for block in solved),
         treatment="ekfac" if whole else "blocks" if solved else "diagonal",
         why="; ".join(each for each in (why_rows, why_columns) if each) or "fits",
         chosen=whole,
     )
 
 
+def _seconds(dimension: int, machine: Machine) -> float:
+    measured, seconds, power = GPU_TIME if machine.cuda else CPU_TIME
+    return seconds * (dimension / measured) ** power
+
+
 def _block(dimension: int, machine: Machine, limits: Limits) -> tuple[int, str]:
     """The largest equal blocks of a dimension that the machine solves, and why they are not the whole."""
-    measured, one, power = GPU_TIME if machine.cuda else CPU_TIME
     takes = machine.solves or (CUSOLVER_12_TAKES if machine.cuda and machine.cuda < (13, 0) else dimension)
     needs = f"it needs {SOLVER_BYTES * dimension**2 / 1e9:.1f} GB of {machine.memory_bytes / 1e9:.1f}"
+    seconds, power = _seconds(dimension, machine), (GPU_TIME if machine.cuda else CPU_TIME)[2]
     most, why = min(
         (takes, f"cuSOLVER takes at most {takes:,} here"),
         (int((machine.memory_bytes / SOLVER_BYTES) ** 0.5), needs),
-        (int(measured * (limits.seconds / one) ** (1 / power)), f"{machine.seconds(dimension):,.0f} s at once"),
+        (int(dimension * (limits.seconds / seconds) ** (1 / power)), f"{seconds:,.0f} s at once"),
     )
     if dimension <= most:
         return dimension, ""
-    block = -(-dimension // -(-dimension // most)) if most >= SMALLEST_BLOCK else 1
+    if most < SMALLEST_BLOCK:
+        return 1, f"{dimension:,} not decomposed: {why}"
+    block = -(-dimension // -(-dimension // most))
     return block, f"{dimension:,} in blocks of {block:,}: {why}"
 
 

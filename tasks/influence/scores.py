@@ -7,24 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from storage.errors import BadInput
 from tasks.influence import kept
-from tasks.influence.factors import MEMORY, both_turned
+from tasks.influence.factors import MEMORY, turned
 from tasks.influence.plan import Plan
-from tasks.influence.task import Task, captured, gradients
+from tasks.influence.task import Task, batches, captured, gradients
 
-
-class Block(NamedTuple):
-    """Scores [Q, N] of some queries and some training examples, by their indices."""
-
-    queries: np.ndarray
-    train: np.ndarray
-    scores: torch.Tensor
+Block = tuple[np.ndarray, np.ndarray, torch.Tensor]
+"""Indices of some queries and of some training examples, and their scores [Q, N]."""
 
 
 def scores(
@@ -47,37 +41,29 @@ def scores(
     if train.model is not queries.model:
         raise BadInput("the queries' task has another model than the training examples': give both the same object")
     plan, found = kept.complete(factors, train.model) if isinstance(factors, Path) else (factors, [])
-    unusable = {done.name for done in found if done.status == "not_finite"}
-    plan = [one for one in plan if one.treatment != "excluded" and one.name not in unusable]
-    statistics, half = {done.name: done for done in found}, memory_bytes // 2
+    done, half = {each.name: each for each in found}, memory_bytes // 2
+    plan = [one for one in plan if one.treatment != "excluded" and not (done and done[one.name].status == "not_finite")]
     device, size = next(train.model.parameters()).device, 4 * sum(one.rows * one.columns for one in plan)
-    for some in _parts(query_indices, max(1, half // size)):
-        of_parts = [
-            [torch.cat([*gradients(uses, half)]) for uses in captured(queries, plan, part)]
-            for part in _parts(some, batch)
-        ]
-        wanted = [torch.cat(each) for each in zip(*of_parts, strict=True)]
+    for some in batches(query_indices, max(1, half // size)):
+        parts = [captured(queries, plan, part) for part in batches(some, batch)]
+        wanted = [torch.cat([of for uses in each for of in gradients(uses, half)]) for each in zip(*parts, strict=True)]
         for at, one in enumerate(plan if isinstance(factors, Path) else ()):
-            tensors = kept.tensors_of(factors, statistics[one.name], device)  # type: ignore[arg-type]
+            tensors = kept.tensors_of(factors, done[one.name], device)  # type: ignore[arg-type]
             curvature = tensors["lambda"] + (0.1 * tensors["lambda"].mean() if damping is None else damping)
-            wanted[at] = both_turned(both_turned(wanted[at], one, tensors) / curvature, one, tensors, back=True)
-        for part in _parts(train_indices, batch):
-            products = [
+            wanted[at] = turned(turned(wanted[at], one, tensors) / curvature, one, tensors, back=True)
+        for part in batches(train_indices, batch):
+            products = (
                 torch.cat([asked.flatten(1) @ of.flatten(1).T for of in gradients(uses, half)], 1)
                 for asked, uses in zip(wanted, captured(train, plan, part), strict=True)
-            ]
-            yield Block(some, part, torch.stack(products).sum(0).cpu())
-
-
-def _parts(indices: np.ndarray, size: int) -> list[np.ndarray]:
-    return np.split(indices, range(size, len(indices), size))
+            )
+            yield some, part, torch.stack([*products]).sum(0).cpu()
 
 
 def gathered(blocks: Iterable[Block]) -> torch.Tensor:
     """All blocks as one [Q, N]."""
     rows: dict[bytes, list[torch.Tensor]] = {}
-    for block in blocks:
-        rows.setdefault(block.queries.tobytes(), []).append(block.scores)
+    for queries, _, found in blocks:
+        rows.setdefault(queries.tobytes(), []).append(found)
     return torch.cat([torch.cat(parts, 1) for parts in rows.values()])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,20 +50,20 @@ def token_losses(logits: torch.Tensor, labels: torch.Tensor, generator: torch.Ge
     return functional.cross_entropy(flat, target, reduction="none").view(len(labels), -1).sum(1)
 
 
-class Use(NamedTuple):
-    """One call of a module on a batch: left [B, T, rows] and right [B, T, columns], both 0 at padding."""
-
-    module: str
-    left: torch.Tensor
-    right: torch.Tensor
+Use = tuple[str, torch.Tensor, torch.Tensor]
+"""One call of the named module on a batch: left [B, T, rows] and right [B, T, columns], both 0 at padding."""
 
 
 def gradients(uses: Sequence[Use], memory_bytes: int) -> Iterator[torch.Tensor]:
     """The gradients [B, rows, columns] of examples by a weight over all of its uses, as many at a time as fit."""
-    size = max(1, memory_bytes // (8 * uses[0].left.shape[-1] * uses[0].right.shape[-1]))
-    for first in range(0, len(uses[0].left), size):
-        some = slice(first, first + size)
-        yield sum(use.left[some].transpose(1, 2) @ use.right[some] for use in uses)
+    size = max(1, memory_bytes // (8 * uses[0][1].shape[-1] * uses[0][2].shape[-1]))
+    for some in (slice(first, first + size) for first in range(0, len(uses[0][1]), size)):
+        yield sum(left[some].transpose(1, 2) @ right[some] for _, left, right in uses)
+
+
+def batches(indices: np.ndarray, size: int) -> list[np.ndarray]:
+    """The indices, `size` at a time."""
+    return np.split(indices, range(size, len(indices), size))
 
 
 def captured(task: Task, plan: Plan, indices: np.ndarray, generator: torch.Generator | None = None) -> list[list[Use]]:
@@ -99,7 +99,8 @@ def captured(task: Task, plan: Plan, indices: np.ndarray, generator: torch.Gener
             if real is not None:
                 advice = "The task's `positions` must answer by the module's name"
                 require_equal(f"positions of {name}", tuple(real.shape), tuple(sides[0].shape[:2]), advice)
-            uses[at].append(Use(name, *(side if real is None else side * real[..., None] for side in sides)))
+            left, right = sides if real is None else (side * real[..., None] for side in sides)
+            uses[at].append((name, left, right))
     for one, each in zip(plan, uses, strict=True):
         require(each, f"examples counted in {one.name}", 0, len(indices), "No gradient reaches it: exclude the module")
     return uses
@@ -157,7 +158,7 @@ def require_faithful(task: Task, plan: Plan, indices: np.ndarray, tolerance: flo
             alone = torch.autograd.grad(loss, [modules[one.name].weight for one in plan], materialize_grads=True)
         least = max(1e-3 * max(float(gradient.norm()) for gradient in alone), 1e-30)
         for one, uses, gradient in zip(plan, together, alone, strict=True):
-            ours = sum(use.left[row].T @ use.right[row] for use in uses)[:, : gradient[0].numel()]
+            ours = sum(left[row].T @ right[row] for _, left, right in uses)[:, : gradient[0].numel()]
             where = f"gradient of example {index} by {one.name} in a batch, relative difference from that of it alone"
             difference = float((ours - gradient.flatten(1)).norm()) / max(float(gradient.norm()), least)
             advice = "Padding is read, or examples mix, or the weight is used past its module (then exclude it)"

@@ -17,7 +17,9 @@ import sys
 import tempfile
 import time
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from storage.errors import CheckFailed
+from tasks.influence.decomposition import decomposed
 from tasks.influence.factors import compute_factors
-from tasks.influence.plan import Limits, factor_plan, this_machine
+from tasks.influence.kept import ModuleStatistics, require_usable
+from tasks.influence.plan import Limits, Machine, factor_plan, this_machine
 from tasks.influence.scores import gathered, scores
 from tasks.influence.task import Task, token_losses
 
@@ -111,7 +116,7 @@ def ours(case: Case, queries: int, batch: int, folder: Path) -> tuple[torch.Tens
     """Scores [Q, N], seconds for the factors and for the scores."""
     task, everything = case.task(), np.arange(len(case.inputs))
     began = time.perf_counter()
-    plan = factor_plan(case.model, this_machine("cpu"), Limits(kinds=KINDS))
+    plan = factor_plan(case.model, this_machine(next(case.model.parameters()).device), Limits(kinds=KINDS))
     compute_factors(task, everything, folder, plan, labels="true", batch=batch)
     between = time.perf_counter()
     found = gathered(scores(task, task, everything, everything[:queries], folder, batch=batch))
@@ -183,6 +188,103 @@ def speed(rounds: int, batch: int) -> None:
         say(f"{case.name}, {len(case.inputs)} x 50, batches of {batch}: {ratio:.1f} times as fast ({told})")
 
 
+def faults() -> None:
+    """One example with a NaN, one with an Inf, a module that the solver refuses, and identity for eigenvectors."""
+    case = mlp(300)
+    for name, wrong in (("NaN", float("nan")), ("Inf", float("inf"))):
+        spoiled = replace(case, inputs=case.inputs.clone())
+        spoiled.inputs[123, 4] = wrong
+        for who, way in (("ours", ours), ("kronfluence", theirs)):
+            with tempfile.TemporaryDirectory() as folder:
+                say(f"one {name} among 9,600 inputs: {who}: {_outcome(way, spoiled, Path(folder))}")
+    solve = torch.linalg.eigh
+    with tempfile.TemporaryDirectory() as folder, _eigh(lambda matrix, *_: _refusing(solve, matrix)):
+        outcome = _outcome(theirs, case, Path(folder))
+        say(f"a solver that refuses 65: kronfluence: {outcome}; {len([*Path(folder).rglob('*eigenv*')])} files of it")
+    with tempfile.TemporaryDirectory() as folder:
+        plan = factor_plan(case.model, Machine(1 << 34, solves=64), Limits(kinds=KINDS))
+        solvers = {"torch": lambda matrix: _refusing(solve, matrix)}
+        found = compute_factors(
+            case.task(), np.arange(300), Path(folder), plan, labels="true", solvers=solvers, batch=30
+        )
+        say(f"  ours, by a plan that knows: {[(one.name, one.treatment, one.why) for one in plan]}, {len(found)} kept")
+        unplanned = factor_plan(case.model, Machine(1 << 34), Limits(kinds=KINDS))
+        found = compute_factors(
+            case.task(), np.arange(300), Path(folder) / "2", unplanned, labels="true", solvers=solvers, batch=30
+        )
+        say(f"  ours, by one that does not: {_told(found)}")
+    with tempfile.TemporaryDirectory() as folder, _eigh(lambda matrix, *_: _identity(matrix)):
+        say(f"identity for eigenvectors: kronfluence: {_outcome(theirs, case, Path(folder))}")
+    with tempfile.TemporaryDirectory() as folder:
+        solvers = {"torch": _identity}
+        plan = factor_plan(case.model, this_machine("cpu"), Limits(kinds=KINDS))
+        found = compute_factors(
+            case.task(), np.arange(300), Path(folder), plan, labels="true", solvers=solvers, batch=30
+        )
+        say(f"  ours: {_told(found)}")
+
+
+def _told(found: list[ModuleStatistics]) -> str:
+    try:
+        require_usable(found, 0.05)
+    except CheckFailed as error:
+        return f"{', '.join(f'{one.name}: {one.status}' for one in found)}; {error}"
+    return "nothing noticed"
+
+
+def _outcome(way: Callable[..., tuple[torch.Tensor, float, float]], case: Case, folder: Path) -> str:
+    try:
+        found, *_ = way(case, 10, 30, folder / "f")
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    return f"no error, {100 * float((~found.isfinite()).float().mean()):.0f} % of the scores are not finite"
+
+
+def _refusing(solve: Callable[..., Any], matrix: torch.Tensor) -> Any:
+    if len(matrix) > 64:
+        raise RuntimeError("cusolverDnXsyevd_bufferSize: CUSOLVER_STATUS_INVALID_VALUE")
+    return solve(matrix)
+
+
+def _identity(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return matrix.diagonal().clone(), torch.eye(len(matrix), dtype=matrix.dtype)
+
+
+@contextmanager
+def _eigh(by: Callable[..., Any]) -> Iterator[None]:
+    """The peer's solver replaced, since it has no parameter for one."""
+    before = torch.linalg.eigh
+    torch.linalg.eigh = by
+    try:
+        yield
+    finally:
+        torch.linalg.eigh = before
+
+
+def gpu() -> None:
+    """The largest eigendecomposition of the T5 document, and factors and scores of the causal model. Never run yet."""
+    device = torch.device("cuda")
+    machine = this_machine(device, 32_128)
+    say(f"{torch.cuda.get_device_name()}, {machine}")
+    matrix = torch.randn(32_128, 256, device=device, dtype=torch.float64)
+    began = time.perf_counter()
+    found = decomposed(matrix @ matrix.T / 256, "32,128")
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() / 1e9
+    say(f"32,128 in fp64: {found.status}, {time.perf_counter() - began:.1f} s, {peak:.1f} GB; {found.rungs}")
+    case = language(2000, 8000, 256, 128)
+    moved = replace(
+        case,
+        model=case.model.to(device),
+        inputs=case.inputs.to(device),
+        labels=case.labels.to(device),
+        mask=case.mask.to(device),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        _, factors, scoring = ours(moved, 50, 64, Path(folder) / "f")
+    say(f"{case.name}, 2,000 x 50: factors {factors:.1f} s, scores {scoring:.1f} s")
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("agreement", "speed", "faults", "gpu"):
@@ -196,6 +298,10 @@ def main() -> None:
         agreement()
     if given.speed:
         speed(given.rounds, given.batch)
+    if given.faults:
+        faults()
+    if given.gpu:
+        gpu()
 
 
 if __name__ == "__main__":
