@@ -89,9 +89,14 @@ def factor_plan(model: nn.Module, machine: Machine, limits: Limits = Limits()) -
     known = [(name, module) for name, module in model.named_modules() if type(module) in KINDS]
     for name, module in sorted(known, key=lambda use: type(use[1]) is not nn.Linear):
         uses.setdefault(id(module.weight), []).append((name, module))
-    if not uses:
-        raise BadInput(f"{type(model).__name__} has no module of the kinds {', '.join(KINDS.values())}")
-    return [_planned(same, machine, limits) for same in sorted(uses.values(), key=lambda same: known.index(same[0]))]
+    ordered = sorted(uses.values(), key=lambda same: known.index(same[0]))
+    plan = [_planned(same, machine, limits) for same in ordered]
+    if all(one.treatment == "excluded" for one in plan):
+        kinds = f"{', '.join(limits.kinds)} (there are {', '.join(KINDS.values())})"
+        raise BadInput(
+            f"{type(model).__name__} has no module to compute influence by, of the kinds {kinds}:\n{markdown(plan)}"
+        )
+    return plan
 
 
 def _planned(uses: list[tuple[str, nn.Module]], machine: Machine, limits: Limits) -> ModulePlan:

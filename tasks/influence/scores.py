@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from storage.errors import BadInput
+from storage.errors import BadInput, require
 from tasks.influence import kept
 from tasks.influence.factors import MEMORY, turned
 from tasks.influence.plan import Plan
@@ -43,6 +43,7 @@ def scores(
     plan, found = kept.complete(factors, train.model) if isinstance(factors, Path) else (factors, [])
     done, half = {each.name: each for each in found}, memory_bytes // 2
     plan = [one for one in plan if one.treatment != "excluded" and not (done and done[one.name].status == "not_finite")]
+    require(plan, "modules with usable factors", 0, "at least 1")
     device, size = next(train.model.parameters()).device, 4 * sum(one.rows * one.columns for one in plan)
     for some in batches(query_indices, max(1, half // size)):
         parts = [captured(queries, plan, part) for part in batches(some, batch)]

@@ -51,7 +51,7 @@ def test_memory_for_no_block_leaves_the_diagonal_and_for_no_gradient_nothing() -
     model = nn.Linear(600, 400)
     [diagonal] = factor_plan(model, Machine(3_000_000), Limits(seconds=1e-7))
     assert (diagonal.treatment, diagonal.chosen, diagonal.row_block) == ("diagonal", False, 1)
-    [excluded] = factor_plan(model, Machine(1_000_000))
+    _, excluded = factor_plan(nn.Sequential(nn.Linear(2, 2), model), Machine(1_000_000))
     assert (excluded.treatment, excluded.chosen) == ("excluded", False) and "0.0 GB of 0.0" in excluded.why
 
 
@@ -69,8 +69,9 @@ def test_what_is_left_out_on_purpose_is_told_apart_from_what_had_to_be() -> None
     assert [(one.treatment, one.chosen) for one in plan] == [("excluded", True), ("excluded", True), ("ekfac", True)]
     assert "grouped convolution" in plan[1].why
     assert {one.treatment for one in factor_plan(model, HERE, Limits("diagonal"))} == {"excluded", "diagonal"}
-    with pytest.raises(BadInput, match="no module of the kinds linear"):
-        factor_plan(nn.ReLU(), HERE)
+    for wrong, limits in ((nn.ReLU(), Limits()), (model, Limits(kinds=["lineer"]))):
+        with pytest.raises(BadInput, match=r"no module to compute influence by, of the kinds line.*there are linear"):
+            factor_plan(wrong, HERE, limits)
 
 
 def test_this_machine_is_a_cpu_with_memory() -> None:
