@@ -1,8 +1,6 @@
-"""The eigendecomposition of a factor: by a ladder of remedies, each told, and never by identity in silence.
-
-Solvers leave a NaN in the triangle that they do not read, answer an Inf with NaN and no error, and may be patched to
-return identity eigenvectors. So all of the input must be finite, and the vectors must give the matrix back.
-"""
+"""The eigendecomposition of a factor: by a ladder of remedies, each told, and never by identity in silence. Solvers
+leave a NaN in the triangle that they do not read, and answer an Inf with NaN and no error: so all of the input must be
+finite, and the vectors must give the matrix back."""
 
 from __future__ import annotations
 
@@ -22,12 +20,9 @@ is added to the diagonal, as multiples of its mean: the eigenvalues are given wi
 
 @dataclass(frozen=True)
 class Decomposition:
-    """Eigenvalues [n] (ascending, fp64) and eigenvectors [n, n] in columns, with how they came about.
-
-    `status`: `ok`; `jittered` (right to `residual`; the jitter was taken off again); `diagonal` (no solver served: the
-    values are the matrix's diagonal, vectors None); `not_finite` (values None too). `rungs` are the remedies tried and
-    what became of each, `asymmetry` is ||M - M^T|| / ||M||.
-    """
+    """Eigenvalues [n] (ascending, fp64) and eigenvectors [n, n] in columns. `status`: `ok`; `jittered` (right to
+    `residual`); `diagonal` (no solver served: the values are the matrix's diagonal, vectors None); `not_finite` (values
+    None too). `rungs`: the remedies tried and what became of each. `asymmetry`: ||M - M^T|| / ||M||."""
 
     module: str
     status: Status
@@ -47,27 +42,22 @@ class Decomposition:
 def _scipy(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     from scipy.linalg import eigh  # by relatively robust representations, another algorithm than torch's
 
-    values, vectors = map(torch.from_numpy, eigh(matrix.cpu().numpy(), driver="evr"))
-    return values.to(matrix.device), vectors.to(matrix.device)
+    values, vectors = eigh(matrix.cpu().numpy(), driver="evr")
+    return torch.from_numpy(values).to(matrix.device), torch.from_numpy(vectors).to(matrix.device)
 
 
 SOLVERS: Mapping[str, Solver] = {"torch": torch.linalg.eigh, "scipy": _scipy}
-"""The first is tried with each jitter, then the others without."""
 
 
 def decomposed(matrix: torch.Tensor, module: str, solvers: Mapping[str, Solver] = SOLVERS) -> Decomposition:
-    """Decomposes a symmetric `matrix` [n, n]; `module` names it in what is told.
-
-    The rungs: all of it finite; symmetrised, in fp64; jitter; another back end; the diagonal. A solution counts only
-    when it is finite, orthonormal, and gives the matrix back.
-    """
+    """Decomposes a symmetric `matrix` [n, n]; `module` names it in what is told. The rungs: all of it finite; made
+    symmetric, in fp64; the first solver, with more and more jitter; the others; the diagonal."""
     if wrong := int((~matrix.isfinite()).sum()):
         first = [*divmod(int(matrix.isfinite().int().argmin()), len(matrix))]
         return Decomposition(module, "not_finite", rungs=[f"{wrong} values are not finite, the first at {first}"])
-    matrix, rungs = matrix.double(), []
+    matrix, rungs, (default, *others) = matrix.double(), [], solvers
     size = float(matrix.norm()) or 1.0
     asymmetry, matrix = float((matrix - matrix.T).norm()) / size, (matrix + matrix.T) / 2
-    default, *others = solvers
     for name, jitter in [*((default, jitter) for jitter in JITTERS), *((other, 0.0) for other in others)]:
         shift = jitter * matrix.diagonal().mean()
         try:

@@ -1,9 +1,9 @@
 """EK-FAC factors of a model on its training examples, one file a module, made durable as each is finished.
 
 For each weight [rows, columns]: the second moments of its two sides, E[a a^T] of inputs and E[g g^T] of output
-gradients, summed over positions; their eigenvectors Q; and Lambda = E[(Q_rows^T gradient Q_columns)^2] over the
-examples, the best diagonal in that basis (George et al. 2018, arXiv 1806.03884; for influence Grosse et al. 2023, arXiv
-2308.03296). With labels drawn from the model that is the Fisher information, a Gauss-Newton Hessian of the loss.
+gradients, summed over positions; their eigenvectors Q; and Lambda = E[(Q_rows^T gradient Q_columns)^2], the best
+diagonal in that basis (George et al. 2018, arXiv 1806.03884; for influence Grosse et al. 2023, arXiv 2308.03296). With
+labels drawn from the model that is the Fisher information, a Gauss-Newton Hessian of the loss.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from storage import durable
-from storage.errors import require_equal
 from tasks.influence import kept
 from tasks.influence.decomposition import SOLVERS, Solver, Status, decomposed
 from tasks.influence.kept import ModuleStatistics
@@ -45,10 +44,9 @@ def compute_factors(
 ) -> list[ModuleStatistics]:
     """The factors of the examples `indices` [N], in `folder`; goes on where a process before it ended.
 
-    `seed` is of the labels drawn from the model. Modules that do not fit `memory_bytes` together are done in several
-    passes. `told` gets what is done, how many, of how many; it may raise to stop, and nothing durable is lost.
-    CheckFailed where a module sees other examples than planned, an example's gradient in a batch is not that of it
-    alone, or a loss is not finite; BadInput where the folder has factors of something else.
+    `seed` is of the labels drawn from the model. Modules that do not fit `memory_bytes` together take several passes.
+    `told` gets what is done, how many, of how many; it may raise to stop, and nothing durable is lost. CheckFailed as
+    in `captured` and `require_faithful`; BadInput where the folder has factors of something else.
     """
     asked = {"labels": labels, "seed": seed, "batch": batch, "examples": len(indices), "plan": [*map(asdict, plan)]}
     given = {"indices": durable.sha256_json([*map(int, indices)]), "model": kept.model_digest(task.model)}
@@ -58,6 +56,9 @@ def compute_factors(
     def at(*steps: str) -> list[ModulePlan]:
         return [one for one in plan if done[one.name].step in steps]
 
+    def write(name: str, tensors: Tensors, **new: object) -> None:
+        done[name] = kept.write(folder, done[name], tensors, examples=len(indices), **new)
+
     def passing(group: list[ModulePlan], what: str) -> Iterator[tuple[ModulePlan, list[Use]]]:
         count = 0
         for part in batches(indices, batch):
@@ -65,7 +66,6 @@ def compute_factors(
             yield from zip(group, captured(task, group, part, drawn), strict=True)
             count += len(part)
             told(f"examples in {what}", count, len(indices))
-        require_equal(f"examples counted in {what}", count, len(indices))
 
     if at("planned"):
         require_faithful(task, at("planned"), indices[:3])
@@ -73,14 +73,12 @@ def compute_factors(
     for group in _groups(split, memory_bytes, lambda one: one.rows * one.row_block + one.columns * one.column_block):
         sums: dict[str, Tensors] = {one.name: {} for one in group}
         for one, uses in passing(group, "second moments"):
-            for module, *sides in uses:
-                if module == one.name:  # of tied weights the first one's sides make the basis
-                    _add_moments(sums[one.name], one, sides)
+            _add_moments(sums[one.name], one, uses)
         for name, found in sums.items():
-            moments = {key: value / len(indices) for key, value in found.items()}
-            done[name] = kept.write(folder, done[name], moments, step="moments", examples=len(indices))
+            write(name, {key: value / len(indices) for key, value in found.items()}, step="moments")
     for number, one in enumerate(waiting := at("moments")):
-        done[one.name] = _decompose(folder, done[one.name], device, solvers)
+        tensors, new = _eigen(done[one.name], kept.tensors_of(folder, done[one.name], device), solvers)
+        write(one.name, tensors, **new)
         told("modules decomposed", number + 1, len(waiting))
     for group in _groups(at("planned", "eigen"), memory_bytes, lambda one: 2 * one.rows * one.columns):
         vectors = {one.name: kept.tensors_of(folder, done[one.name], device) for one in group}
@@ -88,14 +86,9 @@ def compute_factors(
         for one, uses in passing(group, "Lambda"):
             squares[one.name] = squares.get(one.name, 0) + _squares(one, uses, vectors[one.name], memory_bytes)
         for name, total in squares.items():
-            mean = total / len(indices)
-            new = (
-                {"mean_lambda": float(mean.mean())}
-                if mean.isfinite().all()
-                else {"status": "not_finite", "degraded": True}
-            )
-            tensors = vectors[name] | {"lambda": mean}
-            done[name] = kept.write(folder, done[name], tensors, step="finished", examples=len(indices), **new)
+            mean = float(total.mean()) / len(indices)
+            new = {"mean_lambda": mean} if np.isfinite(mean) else {"status": "not_finite", "degraded": True}
+            write(name, vectors[name] | {"lambda": total / len(indices)}, step="finished", **new)
     return [done[one.name] for one in plan]
 
 
@@ -107,38 +100,33 @@ def _groups(plan: list[ModulePlan], memory_bytes: int, size: Callable[[ModulePla
         plan = plan[count:]
 
 
-def _add_moments(sums: Tensors, one: ModulePlan, sides: list[torch.Tensor]) -> None:
-    for side, block, values in zip(("rows", "columns"), (one.row_block, one.column_block), sides, strict=True):
-        for number, part in enumerate(values.flatten(0, 1).split(block, 1) if block > 1 else ()):
-            sums[f"{side}.{number}"] = sums.get(f"{side}.{number}", 0) + part.T @ part
+def _eigen(done: ModuleStatistics, matrices: Tensors, solvers: Mapping[str, Solver]) -> tuple[Tensors, dict[str, Any]]:
+    """The eigenvectors of a module's sides by block, and what becomes of its statistics."""
+    found = {key: decomposed(matrix, f"{done.name} {key}", solvers) for key, matrix in matrices.items()}
+    status = max((side.status for side in found.values()), key=WORST.index)
+    worse, step = status in ("diagonal", "not_finite"), "finished" if status == "not_finite" else "eigen"
+    new = {"step": step, "status": status, "degraded": done.degraded or worse}
+    vectors = {key: side.vectors.to(matrices[key]) for key, side in found.items() if side.vectors is not None}
+    return vectors, new | {"sides": [side.told() for side in found.values()]}
 
 
-def _decompose(
-    folder: Path, done: ModuleStatistics, device: torch.device, solvers: Mapping[str, Solver]
-) -> ModuleStatistics:
-    """The eigenvectors of all blocks of both sides, made durable."""
-    moments = kept.tensors_of(folder, done, device)
-    found = {key: decomposed(matrix, f"{done.name} {key}", solvers) for key, matrix in moments.items()}
-    status, sides = (
-        max((each.status for each in found.values()), key=WORST.index),
-        [each.told() for each in found.values()],
-    )
-    vectors = {key: each.vectors.to(moments[key].dtype) for key, each in found.items() if each.vectors is not None}
-    step, worse = "finished" if status == "not_finite" else "eigen", status in ("diagonal", "not_finite")
-    return kept.write(folder, done, vectors, step=step, status=status, sides=sides, degraded=done.degraded or worse)
+def _add_moments(sums: Tensors, one: ModulePlan, uses: list[Use]) -> None:
+    for module, *sides in uses:
+        for side, block, values in zip(("rows", "columns"), (one.row_block, one.column_block), sides, strict=True):
+            if block > 1 and module == one.name:  # of tied weights the first one's sides make the basis
+                for number, part in enumerate(values.flatten(0, 1).split(block, 1)):
+                    sums[f"{side}.{number}"] = sums.get(f"{side}.{number}", 0) + part.T @ part
 
 
 def _squares(one: ModulePlan, uses: list[Use], vectors: Tensors, memory_bytes: int) -> torch.Tensor:
     """The sum over the examples of the squared gradient in the module's bases, [rows, columns]."""
-    (high, wide), (_, left, right), length = (one.rows, one.columns), uses[0], uses[0][1].shape[1]
-    if len(uses) == 1 and length * (high**2 + wide**2) < high * wide * (high + wide):  # cheaper before the product
-        left, right = (
-            _turned(left, "rows", one.row_block, vectors),
-            _turned(right, "columns", one.column_block, vectors),
-        )
-        if length == 1:
+    (high, wide), (name, left, right) = (one.rows, one.columns), uses[0]
+    if len(uses) == 1 and left.shape[1] * (high**2 + wide**2) < high * wide * (high + wide):  # cheaper than the product
+        left = _turned(left, "rows", one.row_block, vectors)
+        right = _turned(right, "columns", one.column_block, vectors)
+        if left.shape[1] == 1:
             return left[:, 0].square().T @ right[:, 0].square()
-        uses, vectors = [("", left, right)], {}
+        uses, vectors = [(name, left, right)], {}
     return sum(turned(some, one, vectors).square().sum(0) for some in gradients(uses, memory_bytes))
 
 

@@ -1,7 +1,5 @@
-"""Influence of training examples on queries: gradient(query)^T (Lambda + damping)^-1 gradient(example).
-
-The higher, the more a training example lowers the query's loss.
-"""
+"""Influence of training examples on queries: gradient(query)^T (Lambda + damping)^-1 gradient(example). The higher, the
+more a training example lowers the query's loss."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What influence needs to know of a model and its examples; and what flows through its weights.
-
-An example's gradient by a weight is a sum over positions of products of two vectors: output gradient and input of a
-linear layer, the same over patches for a convolution, a token's unit vector and the output gradient for an embedding.
-"""
+"""What influence needs to know of a model and its examples; and what flows through its weights: an example's gradient
+is a sum over positions of products of two vectors, output gradient and input of a linear layer, the same over patches
+for a convolution, a token's unit vector and the output gradient for an embedding."""
 
 from __future__ import annotations
 
@@ -38,11 +36,8 @@ class Task:
 
 
 def token_losses(logits: torch.Tensor, labels: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-    """The summed cross-entropy (nats) of each example, [B]; positions with the label -100 have none.
-
-    `logits` are [B, classes] or [B, T, vocabulary], `labels` [B] or [B, T] of the same positions (shifted already, for
-    a causal model). With a generator the labels are drawn from the logits, at the same positions.
-    """
+    """The summed cross-entropy (nats) of each example, [B]; positions with the label -100 have none. `logits` are [B,
+    classes] or [B, T, vocabulary], `labels` of the same positions; with a generator they are drawn from the logits."""
     flat, target = logits.flatten(0, -2), labels.flatten()
     if generator is not None:
         drawn = torch.multinomial(flat.detach().softmax(-1), 1, generator=generator)[:, 0]
@@ -67,23 +62,19 @@ def batches(indices: np.ndarray, size: int) -> list[np.ndarray]:
 
 
 def captured(task: Task, plan: Plan, indices: np.ndarray, generator: torch.Generator | None = None) -> list[list[Use]]:
-    """The uses of each planned weight by the examples `indices`; one backward pass, without dropout.
-
-    CheckFailed where a loss is not finite, or a module sees other rows than these examples.
-    """
+    """The uses of each planned weight by the examples `indices`: one backward pass, without dropout. CheckFailed where
+    a loss is not finite, or a module sees other rows than these examples."""
     batch, modules, calls = task.batch(indices), dict(task.model.named_modules()), []
 
-    def watch(at: int, name: str) -> Callable[..., torch.Tensor]:
+    def watch(at: int, name: str) -> torch.utils.hooks.RemovableHandle:
         def forward(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
             calls.append((at, name, inputs[0].detach(), output))
             return output.clone()  # so that nobody changes what the gradient is asked for
 
-        return forward
+        return modules[name].register_forward_hook(forward)
 
     with _evaluated(task.model):
-        hooks = [
-            modules[name].register_forward_hook(watch(at, name)) for at, one in enumerate(plan) for name in one.modules
-        ]
+        hooks = [watch(at, name) for at, one in enumerate(plan) for name in one.modules]
         try:
             loss = _losses(task, indices, batch, generator).sum()
         finally:
@@ -109,7 +100,7 @@ def captured(task: Task, plan: Plan, indices: np.ndarray, generator: torch.Gener
 def _sides(module: nn.Module, given: torch.Tensor, gradient: torch.Tensor, bias: bool) -> list[torch.Tensor]:
     exact = torch.promote_types(gradient.dtype, torch.float32)
     if isinstance(module, nn.Embedding):
-        units = functional.one_hot(given, module.num_embeddings)
+        units = gradient.new_zeros(*given.shape, module.num_embeddings).scatter_(-1, given.long()[..., None], 1)
         units[..., [] if module.padding_idx is None else module.padding_idx] = 0
         given, gradient = gradient, units
     if isinstance(module, nn.Conv2d):
@@ -147,10 +138,8 @@ def _evaluated(model: nn.Module) -> Iterator[None]:
 
 
 def require_faithful(task: Task, plan: Plan, indices: np.ndarray, tolerance: float = 1e-3) -> None:
-    """CheckFailed unless each example's gradient, taken by hooks in one batch, is autograd's of it alone.
-
-    That finds padding that is read, examples that mix, weights used past their module, and rows that are no examples.
-    """
+    """CheckFailed unless each example's gradient, taken by hooks in one batch, is autograd's of it alone: else padding
+    is read, or examples mix, or a weight is used past its module, or the rows of a batch are no examples."""
     together, modules = captured(task, plan, indices), dict(task.model.named_modules())
     for row, index in enumerate(indices):
         with _evaluated(task.model):
@@ -159,7 +148,7 @@ def require_faithful(task: Task, plan: Plan, indices: np.ndarray, tolerance: flo
         least = max(1e-3 * max(float(gradient.norm()) for gradient in alone), 1e-30)
         for one, uses, gradient in zip(plan, together, alone, strict=True):
             ours = sum(left[row].T @ right[row] for _, left, right in uses)[:, : gradient[0].numel()]
-            where = f"gradient of example {index} by {one.name} in a batch, relative difference from that of it alone"
             difference = float((ours - gradient.flatten(1)).norm()) / max(float(gradient.norm()), least)
+            what = f"gradient of example {index} by {one.name} in a batch, relative difference from that of it alone"
             advice = "Padding is read, or examples mix, or the weight is used past its module (then exclude it)"
-            require_limit(where, difference, tolerance, advice=advice)
+            require_limit(what, difference, tolerance, advice=advice)
