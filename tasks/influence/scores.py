@@ -44,8 +44,9 @@ def scores(
     require(plan, "modules with usable factors", 0, "at least 1")
     device, size = next(train.model.parameters()).device, 4 * sum(one.rows * one.columns for one in plan)
     for some in batches(query_indices, max(1, half // size)):
-        parts = [captured(queries, plan, part) for part in batches(some, batch)]
-        wanted = [torch.cat([of for uses in each for of in gradients(uses, half)]) for each in zip(*parts, strict=True)]
+        by_part = (captured(queries, plan, part) for part in batches(some, batch))
+        parts = [[torch.cat([*gradients(uses, half)]) for uses in of_weights] for of_weights in by_part]
+        wanted = [torch.cat(each) for each in zip(*parts, strict=True)]
         for at, one in enumerate(plan if isinstance(factors, Path) else ()):
             tensors = kept.tensors_of(factors, done[one.name], device)  # type: ignore[arg-type]
             curvature = tensors["lambda"] + (0.1 * tensors["lambda"].mean() if damping is None else damping)

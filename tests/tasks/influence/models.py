@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -68,6 +69,16 @@ def language(tied: bool = False, reads_padding: bool = False, examples: int = 12
 
     model = Causal(tied, reads_padding).double()
     return Task(model, examples, batch, losses, lambda tokens, module: tokens != 0)
+
+
+@cache
+def t5_without_weights() -> nn.Module:
+    """t5-small v1.1."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "vocab_size": 32128}
+    with torch.device("meta"):
+        return T5ForConditionalGeneration(T5Config(**sizes, feed_forward_proj="gated-gelu"))
 
 
 def everything(task: Task) -> np.ndarray:

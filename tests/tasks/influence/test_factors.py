@@ -36,6 +36,18 @@ def test_a_text_alone_and_padded_on_the_left_in_a_batch_has_one_gradient(tied: b
     require_faithful(task, planned(task), everything(task), tolerance=1e-9)
 
 
+def test_the_basis_of_tied_weights_is_that_of_the_linear_layer(tmp_path: Path) -> None:
+    tied, untied = language(tied=True), language()
+    untied.model.load_state_dict(tied.model.state_dict())
+    sides = []
+    for task in (tied, untied):
+        plan = [one for one in planned(task) if one.name == "head"]
+        name = f"{len(plan[0].modules)}"
+        [head] = compute_factors(task, everything(task), tmp_path / name, plan, labels="true")
+        sides.append([{**side, "rungs": None, "residual": None} for side in head.sides])
+    assert sides[0] == sides[1]
+
+
 def test_a_model_that_reads_its_padding_is_refused_by_example_and_module(tmp_path: Path) -> None:
     task = language(reads_padding=True)
     with pytest.raises(CheckFailed, match=r"gradient of example 0 by embedding in a batch.*Padding is read"):
@@ -133,6 +145,10 @@ def test_a_gradient_that_is_not_finite_costs_the_modules_it_reaches_and_no_other
     with pytest.raises(CheckFailed, match=r"degraded modules: measured 1 of 2 \(below\), required at most 5%"):
         require_usable(found, 0.05)
     require_usable(found, 0.5)
+    plan = planned(task, strategy="diagonal")
+    diagonal = compute_factors(task, everything(task), tmp_path / "diagonal", plan, labels="true")
+    assert [(one.name, one.status) for one in diagonal] == [("below", "not_finite"), ("above", "diagonal")]
+    assert degraded(diagonal) == ["below"]
     assert gathered(scores(task, task, everything(task), np.arange(3), tmp_path)).isfinite().all()
 
 

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from torch import nn
 
 from storage.errors import BadInput
 from tasks.influence.plan import Limits, Machine, factor_plan, markdown, this_machine
-from tests.tasks.influence.models import HERE, language
+from tests.tasks.influence.models import HERE, language, t5_without_weights
 
 GB = 10**9
-
-
-@pytest.fixture(scope="module")
-def t5() -> nn.Module:
-    """t5-small v1.1, without weights."""
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    sizes = {"d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "vocab_size": 32128}
-    with torch.device("meta"):
-        return T5ForConditionalGeneration(T5Config(**sizes, feed_forward_proj="gated-gelu", tie_word_embeddings=False))
 
 
 @pytest.mark.parametrize(
@@ -35,9 +24,9 @@ def t5() -> nn.Module:
     ],
 )
 def test_the_last_of_145_modules_is_solved_where_it_can_be(
-    t5: nn.Module, machine: Machine, treatment: str, blocks: int, why: str
+    machine: Machine, treatment: str, blocks: int, why: str
 ) -> None:
-    plan = factor_plan(t5, machine, Limits(kinds=("linear",)))
+    plan = factor_plan(t5_without_weights(), machine, Limits(kinds=("linear",)))
     used = [one for one in plan if one.treatment != "excluded"]
     assert len(used) == 145 and {one.treatment for one in used[:-1]} == {"ekfac"}
     last = used[-1]
