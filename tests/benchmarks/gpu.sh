@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything that is measured on a GPU, in at most nine minutes: prints a Markdown table, device and versions first.
 #
-#     tests/benchmarks/gpu.sh [part...]      parts: kills training large attacks attacks-large stall resume
+#     tests/benchmarks/gpu.sh [part...]      parts: kills training large attacks attacks-large stall resume,
+#     and influence, which nobody has run on a GPU yet and which must be named
 #
 # Needs this repository and a Python with torch (PYTHON=, default python3) and the packages of pyproject.toml; those that
 # are missing may lie as wheels in .whl/. The peers of the attacks want nanogcg (make .venv-peers, or its wheel).
@@ -45,6 +46,7 @@ if [[ $device == cuda ]]; then
   part kills 150 kills --kills 4 --kill-for-seconds 60
   part stall 60 stall --size 110M --batch 64 --pairs 2 --seconds 6
   part resume 60 resume --size 29M --repeats 2
+  part influence 120 influence
 else
   part training 300 trainer --size 2M --batch 4 --steps 4 --rounds 1 --ways $ways
   part large 60 trainer --size 2M --length 256 --batch 2 --steps 2 --rounds 1 --ways ours,trainer
@@ -53,4 +55,5 @@ else
   part kills 300 kills --kills 1
   part stall 60 stall --size 2M --batch 2 --pairs 1 --seconds 2
   part resume 60 resume --size 2M --repeats 1
+  part influence 60 influence
 fi

@@ -1,7 +1,7 @@
 """Influence scores beside those of kronfluence 1.0.1: agreement, time, and what each makes of four faults.
 
 make .venv-kronfluence; python -m tests.benchmarks.influence --agreement --speed --faults
-python -m tests.benchmarks.influence --gpu        (one table of a GPU; never run on one yet)
+python -m tests.benchmarks.influence --device cuda     (never run on one yet; cpu: small sizes, a test of it)
 
 Both compute EK-FAC of the same model on the same examples with true labels (labels drawn from the model differ from run
 to run in kronfluence), in batches of equal size, fp32 with eigenvectors in fp64, on one thread of a CPU.
@@ -81,8 +81,8 @@ class Attention(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         values, length = self.embedding(tokens), tokens.shape[1]
-        real = (tokens != 0)[:, None, :] & torch.ones(length, length, dtype=torch.bool).tril()
-        real = real | torch.eye(length, dtype=torch.bool)
+        real = (tokens != 0)[:, None, :] & torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
+        real = real | torch.eye(length, dtype=torch.bool, device=tokens.device)
         query, key, value = self.qkv(values).chunk(3, -1)
         values = values + self.out(functional.scaled_dot_product_attention(query, key, value, attn_mask=real))
         return self.head(values + self.down(functional.gelu(self.up(values))))
@@ -261,34 +261,29 @@ def _eigh(by: Callable[..., Any]) -> Iterator[None]:
         torch.linalg.eigh = before
 
 
-def gpu() -> None:
-    """The largest eigendecomposition of the T5 document, and factors and scores of the causal model. Never run yet."""
-    device = torch.device("cuda")
-    machine = this_machine(device, 32_128)
-    say(f"{torch.cuda.get_device_name()}, {machine}")
-    matrix = torch.randn(32_128, 256, device=device, dtype=torch.float64)
+def on_device(device: torch.device) -> None:
+    """The largest eigendecomposition of the T5 document, and factors and scores of a causal model; small ones on a CPU.
+
+    Never run on a GPU yet.
+    """
+    dimension, case = (32_128, language(2000, 8000, 256, 128)) if device.type == "cuda" else (1_000, language(60))
+    say(f"{device}: {this_machine(device, dimension)}")
+    matrix = torch.randn(dimension, 256, device=device, dtype=torch.float64)
     began = time.perf_counter()
-    found = decomposed(matrix @ matrix.T / 256, "32,128")
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated() / 1e9
-    say(f"32,128 in fp64: {found.status}, {time.perf_counter() - began:.1f} s, {peak:.1f} GB; {found.rungs}")
-    case = language(2000, 8000, 256, 128)
-    moved = replace(
-        case,
-        model=case.model.to(device),
-        inputs=case.inputs.to(device),
-        labels=case.labels.to(device),
-        mask=case.mask.to(device),
-    )
+    found = decomposed(matrix @ matrix.T / 256, f"{dimension:,}")
+    seconds, peak = time.perf_counter() - began, torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else 0
+    say(f"{dimension:,} in fp64: {found.status}, {seconds:.1f} s with its check, {peak:.1f} GB; {found.rungs}")
+    moved = {name: getattr(case, name).to(device) for name in ("model", "inputs", "labels", "mask")}
     with tempfile.TemporaryDirectory() as folder:
-        _, factors, scoring = ours(moved, 50, 64, Path(folder) / "f")
-    say(f"{case.name}, 2,000 x 50: factors {factors:.1f} s, scores {scoring:.1f} s")
+        _, factors, scoring = ours(replace(case, **moved), 50, 64, Path(folder) / "f")
+    say(f"{case.name}, {len(case.inputs):,} x 50: factors {factors:.1f} s, scores {scoring:.1f} s")
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("agreement", "speed", "faults", "gpu"):
+    for name in ("agreement", "speed", "faults"):
         options.add_argument(f"--{name}", action="store_true")
+    options.add_argument("--device", type=torch.device)
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--batch", type=int, default=32)
     given = options.parse_args()
@@ -300,8 +295,8 @@ def main() -> None:
         speed(given.rounds, given.batch)
     if given.faults:
         faults()
-    if given.gpu:
-        gpu()
+    if given.device:
+        on_device(given.device)
 
 
 if __name__ == "__main__":
