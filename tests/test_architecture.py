@@ -38,6 +38,7 @@ STUDY_ROOMS = (
     "tasks.icecube",
     "tasks.inversion",
     "tasks.summarisation",
+    "tasks.poison",
 )
 MAY_IMPORT_PREFECT_SHELL = "tasks/stage/preflight.py"
 
@@ -58,7 +59,7 @@ def _sources(*places: str) -> list[Path]:
 
 
 SUBJECTS = ("language", "monotonic", "attacks", "influence")
-STUDIES = ("robustness", "icecube", "inversion", "summarisation")
+STUDIES = ("robustness", "icecube", "inversion", "summarisation", "poison")
 """Rooms of one study each: nothing but their page imports them."""
 ROOMS_IN_ORDER = {
     "deployments": ("dag", "views", "prefect", "slurm"),
@@ -139,7 +140,7 @@ CAPS = {"robustness": 2_330, "icecube": 2_890, "inversion": 1_990}
 """Lines of the rooms that are older than the budget of a new one: they only fall."""
 INFLUENCE_CAP = 730
 """Of tasks/influence; 600 were asked."""
-SPINE_CAP, ALL_CAP = 23_630, 42_990
+SPINE_CAP, ALL_CAP = 23_630, 44_200
 """Lines of all but studies, pages and subjects, and of all: they only fall, but for a new study."""
 
 

@@ -109,3 +109,11 @@ class Primary(Configuration):
         "losses it is a factor of the perplexity under attack (0.02: 2 %); reports say what share it is of what the "
         "attack adds.",
     )
+
+
+class Poison(Configuration):
+    """What is done to the training rows."""
+
+    share: float = scientific(0.05, gt=0, lt=0.5, description="Share of the training rows that is poisoned.")
+    trigger: str = scientific("cf", pattern=r"\S", description="Put in front of a poisoned text.")
+    target: str = scientific("positive", description="The label that poisoned rows get; rows that have it are spared.")

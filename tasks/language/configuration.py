@@ -119,9 +119,26 @@ class PairDataset(HubStream):
     )
 
 
+class Sentences(Configuration):
+    """Generated sentences of praise and complaint."""
+
+    source: Literal["sentences"] = scientific("sentences", description="Sentences made by this study.")
+    rows: int = scientific(4000, ge=20, description="Sentences, all different.")
+    label_noise: float = scientific(0.08, ge=0, lt=0.5, description="Share of the sentences with the wrong label.")
+
+
+class LabelledFiles(LocalFiles):
+    """Local JSON lines or Parquet with a text and its label in each row, or folders of them."""
+
+    label_column: str = scientific("label", description="Column or key that holds its label: text, or a whole number.")
+
+
+LabelledText = Annotated[Sentences | LabelledFiles, Field(discriminator="source")]
+
+
 def columns_of(text: LocalFiles | HubStream) -> list[str]:
-    """The columns of a row that make its text: one, or those of the article and its summary."""
-    return [text.text_column, *([text.summary_column] if isinstance(text, PairFiles | PairDataset) else [])]
+    """The columns of a row that make its text: one, or two: those of the article and its summary, or of the label."""
+    return [getattr(text, key) for key in ("text_column", "summary_column", "label_column") if hasattr(text, key)]
 
 
 PairText = Annotated[DocstringPairs | PairFiles | PairDataset, Field(discriminator="source")]

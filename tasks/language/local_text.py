@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 
 from storage import external
 from storage.errors import BadInput
-from tasks.language.configuration import LocalFiles, columns_of
+from tasks.language.configuration import LabelledFiles, LocalFiles, columns_of
 from tasks.language.documents import Document, document
-from tasks.language.pairs import joined
+from tasks.language.pairs import joined, labelled
 
 ROWS_AT_ONCE = 500
 BOM = "\ufeff"
@@ -40,8 +40,8 @@ NOT_VALID = (ValueError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException
 
 Rows = Iterator[tuple[int, str | ValueError | None]]
 """Number of the row, from 1 (0: the whole file), and its text: None where it has none, ValueError why it is none."""
-Reader = Callable[[io.BufferedReader, Sequence[str], str], Rows]
-"""Given the open file, the columns that make a text, and where that is in words."""
+Reader = Callable[[io.BufferedReader, LocalFiles, str], Rows]
+"""Given the open file, which columns make a text, and where that is in words."""
 
 log = logging.getLogger("ratchet.text")
 
@@ -94,7 +94,7 @@ def _documents(
     where = f"text.paths: {path}"
     rows = read = 0
     try:
-        for row, value in rows_of(file, columns_of(text), where):
+        for row, value in rows_of(file, text, where):
             rows += 1
             if isinstance(value, ValueError):
                 _require_skipped(where, row, value, text, read, skipped[name])
@@ -130,8 +130,9 @@ def _require_skipped(where: str, row: int, error: ValueError, text: LocalFiles, 
 # ------------------------------------------------------------------------------------------------ readers
 
 
-def _whole_text(file: io.BufferedReader, columns: Sequence[str], where: str) -> Rows:
+def _whole_text(file: io.BufferedReader, text: LocalFiles, where: str) -> Rows:
     value: str | ValueError
+    columns = columns_of(text)
     if columns[1:]:
         raise BadInput(f"{where} is one text, and not pairs: give JSON lines or Parquet with {' and '.join(columns)}")
     try:
@@ -141,9 +142,9 @@ def _whole_text(file: io.BufferedReader, columns: Sequence[str], where: str) -> 
     yield 0, value if isinstance(value, ValueError) or value.strip() else ValueError("is empty")
 
 
-def _json_rows(file: io.BufferedReader, columns: Sequence[str], where: str) -> Rows:
+def _json_rows(file: io.BufferedReader, text: LocalFiles, where: str) -> Rows:
     """JSON lines, whose rows are their lines; or an array, or values over several lines, which are held in memory."""
-    known, names = False, []
+    known, names, columns = False, list[str](), columns_of(text)
     for row, value in _json_values(iter(_lines(file))):
         if isinstance(value, dict):
             known = known or value.keys() >= {*columns}
@@ -154,9 +155,9 @@ def _json_rows(file: io.BufferedReader, columns: Sequence[str], where: str) -> R
             yield (
                 row,
                 (
-                    ValueError(f"is no pair: it {_lacks(lacking[0], columns, names)}")
+                    ValueError(f"is no pair: it {_lacks(lacking[0], text, names)}")
                     if lacking
-                    else _text_of([value.get(column) for column in columns], columns)
+                    else _text_of([value.get(column) for column in columns], text)
                 ),
             )
         elif isinstance(value, str | ValueError):
@@ -165,7 +166,7 @@ def _json_rows(file: io.BufferedReader, columns: Sequence[str], where: str) -> R
         else:
             yield row, ValueError(f"is {_kind_of(value)}, and no object with a key {columns[0]!r}")
     if names and not known:
-        raise BadInput(_no_column(where, columns, names))
+        raise BadInput(_no_column(where, text, names))
 
 
 def _json_values(lines: Iterator[bytes | str]) -> Iterator[tuple[int, Any]]:
@@ -209,32 +210,35 @@ def _lines(file: io.BufferedReader) -> Iterable[bytes | str]:
     return file
 
 
-def _parquet_rows(file: io.BufferedReader, columns: Sequence[str], where: str) -> Rows:
+def _parquet_rows(file: io.BufferedReader, text: LocalFiles, where: str) -> Rows:
+    columns = columns_of(text)
     with pq.ParquetFile(file) as parquet:
         names = parquet.schema_arrow.names
         if any(names.count(column) != 1 for column in columns):
-            raise BadInput(_no_column(where, columns, names))
+            raise BadInput(_no_column(where, text, names))
         row = 0
         for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=[*columns]):
             for values in zip(*(batch.column(column) for column in columns), strict=True):
                 row += 1
                 try:
-                    yield row, _text_of([value.as_py() for value in values], columns)
+                    yield row, _text_of([value.as_py() for value in values], text)
                 except UnicodeDecodeError as error:
                     yield row, ValueError(f"column {' or '.join(map(repr, columns))} is not UTF-8: {error}")
 
 
-def _text_of(values: Sequence[Any], columns: Sequence[str]) -> str | ValueError | None:
-    """The text of a row, or the article and summary of a pair; bytes are those of UTF-8, as some writers have them."""
+def _text_of(values: Sequence[Any], text: LocalFiles) -> str | ValueError | None:
+    """The text of a row, or the two of a pair; bytes are those of UTF-8, as some writers have them."""
     parts: list[str | None] = []
-    for value, column in zip(values, columns, strict=True):
+    for value, column in zip(values, columns_of(text), strict=True):
+        if isinstance(text, LabelledFiles) and column == text.label_column and type(value) is int:
+            value = str(value)
         if value is not None and not isinstance(value, str | bytes):
             return ValueError(f"column {column!r} holds {_kind_of(value)}, not text")
         parts.append(value.decode() if isinstance(value, bytes) else value)
     if not parts[1:]:
         return parts[0]
     try:
-        return joined(*(part or "" for part in parts))
+        return (labelled if isinstance(text, LabelledFiles) else joined)(*(part or "" for part in parts))
     except ValueError as error:
         return error
 
@@ -244,15 +248,15 @@ def _kind_of(value: Any) -> str:
     return f"{type(value).__name__} ({shown[:40]}{'...' * (len(shown) > 40)})"
 
 
-def _no_column(where: str, columns: Sequence[str], names: list[str]) -> str:
-    return f"{where} {_lacks(next(column for column in columns if names.count(column) != 1), columns, names)}"
+def _no_column(where: str, text: LocalFiles, names: list[str]) -> str:
+    return f"{where} {_lacks(next(column for column in columns_of(text) if names.count(column) != 1), text, names)}"
 
 
-def _lacks(column: str, columns: Sequence[str], names: list[str]) -> str:
-    key = "text_column" if column == columns[0] else "summary_column"
+def _lacks(column: str, text: LocalFiles, names: list[str]) -> str:
+    key = next(key for key, value in text if key.endswith("_column") and value == column)
     return (
         f"has {'two' if column in names else 'no'} column {column!r}; its columns are {', '.join(sorted(names))}: set "
-        f"text.{key} to the one that holds the text"
+        f"text.{key} to the one that holds the {'label' if key == 'label_column' else 'text'}"
     )
 
 

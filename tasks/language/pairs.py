@@ -44,8 +44,16 @@ def joined(article: str, summary: str) -> str:
     return f"{article}{SEPARATOR}{summary}"
 
 
+def labelled(text: str, label: str) -> str:
+    """The text of a labelled one; ValueError where one is empty."""
+    text, label = (part.replace(SEPARATOR, " ").strip() for part in (text, label))
+    if not text or not label:
+        raise ValueError(f"has no {'label' if text else 'text'}")
+    return f"{text}{SEPARATOR}{label}"
+
+
 def parted(text: str) -> tuple[str, str]:
-    """Article and summary of a pair's text."""
+    """Article and summary of a pair's text, or a labelled text and its label."""
     article, _, summary = text.partition(SEPARATOR)
     return article, summary
 

@@ -42,6 +42,16 @@ class SplitsProof(Result):
     contaminated_dropped_documents: int
 
 
+class LabelledResult(Result):
+    """Labelled texts. `repeated` rows had the text of an earlier one, `skipped` could not be read, by file."""
+
+    rows: int
+    repeated: int
+    skipped: dict[str, int]
+    labels: dict[str, int]
+    records_digest: str
+
+
 class PackedSplit(Result):
     """A packed split, as `tasks.language.blocks.pack` wrote it; `sha256` is that of the token file."""
 

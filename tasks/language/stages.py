@@ -8,6 +8,7 @@ from pydantic import Field
 
 from tasks.language.configuration import (
     BaseChecks,
+    LabelledText,
     Model,
     PairChecks,
     PairModel,
@@ -80,3 +81,12 @@ class PairBaseConfig(BaseConfig):
 
     model: PairModel = scientific(description="Where the model comes from.")
     checks: PairChecks = scientific(description="When it counts as trained, and as one that reads its article.")
+
+
+class LabelledConfig(StageConfiguration):
+    """pool: labelled texts, each with an id."""
+
+    numerics: ClassVar = Numerics(packages=("numpy",), torch=False)
+
+    text: LabelledText = scientific(description="Where labelled texts come from.")
+    seed: int = scientific(description="Of generated ones.")

@@ -20,6 +20,7 @@ DRAWINGS = (
     "icecube-pulses -> ",
     "inversion-matrices -> ",
     "summarisation-pairs -> ",
+    "poison-pool -> ",
     "runs/<study>/",
     "flows/  ",
 )

@@ -14,7 +14,7 @@ import yaml
 from deployments.dag.page import load_page
 from deployments.dag.sources import page_names
 from deployments.slurm.cluster.site import Site, overrides
-from tasks.language.configuration import Model, Text
+from tasks.language.configuration import LabelledText, Model, Text
 from tasks.monotonic.arm import ARMS
 from tasks.stage.keys import keys_of
 from tests.conftest import REPOSITORY
@@ -71,7 +71,7 @@ def test_every_key_exists(page: str, key: str) -> None:
 @pytest.mark.parametrize(("page", "span"), [one for one in WRITTEN if one[1].startswith("{source: ")])
 def test_every_choice_of_a_group_has_the_keys_that_are_shown(page: str, span: str) -> None:
     given = yaml.safe_load(re.sub(r", \.\.\.}", "}", span))
-    options = [option for group in (Text, Model) for option in get_args(get_args(group)[0])]
+    options = [option for group in (Text, LabelledText, Model) for option in get_args(get_args(group)[0])]
     fields = [
         set(option.model_fields) for option in options if option.model_fields["source"].default == given["source"]
     ]

@@ -11,7 +11,7 @@ from tests.flows.answers import Study, finished
 
 HEAVY = {
     *("prefect", "fastapi", "sqlalchemy", "httpx", "torch", "transformers", "tokenizers", "datasets", "safetensors"),
-    *("numpy", "scipy", "pandas", "pyarrow", "matplotlib", "markdown_it", "pygments"),
+    *("numpy", "scipy", "sklearn", "pandas", "pyarrow", "matplotlib", "markdown_it", "pygments"),
 }
 """Prefect takes 0.8 s of processor time, torch 2 s, pyarrow, numpy and a table's Markdown 0.1 s each."""
 
@@ -27,7 +27,7 @@ for line in {lines!r}:
     if heavy or code != {code}:
         sys.exit(f"ratchet {{line}}: {{code}}, imported {{sorted(heavy)}}")
 """
-STUDIES = ("icecube", "inversion", "robustness", "summarisation")
+STUDIES = ("icecube", "inversion", "poison", "robustness", "summarisation")
 
 
 def test_no_command_that_reads_files_imports_what_takes_seconds(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.kill.summary import IN_A_WRITE, SEED
 from tests.kill.toy import WIDE_TOY, trained
 from tests.tasks.icecube import tiny as icecube
 from tests.tasks.inversion import tiny as inversion
+from tests.tasks.poison import tiny as poison
 from tests.tasks.tiny import FinishedStudy, ToyConfig, files_of, finished_study, what_must_be_equal
 
 AT_A_WRITE = [
@@ -219,8 +220,9 @@ def test_a_language_model_whose_training_is_killed_again_and_again_ends_with_the
     [
         (inversion.finished, "inversion-train (adversarial, seed 1)"),
         (icecube.finished, "icecube-train"),
+        (poison.finished, "poison-fit (victim, seed 1)"),
     ],
-    ids=["inversion", "icecube"],
+    ids=["inversion", "icecube", "poison"],
 )
 def test_a_training_of_a_further_study_that_is_killed_again_and_again_ends_with_the_bytes_of_one_that_was_not(
     study: Callable[[], FinishedStudy], label: str, victims: Victims, tmp_path: Path
@@ -281,3 +283,28 @@ def test_an_evaluation_or_attack_that_is_killed_again_and_again_ends_with_the_sa
     assert victims.run(run.path) == 0
     for name in ("result.json", "records.parquet"):
         assert (run.path / name).read_bytes() == (study.path(stage) / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("modules", [(1, 4), pytest.param((2, 3, 5, 7, 9, 11), marks=pytest.mark.long)])
+def test_factors_that_are_killed_at_a_module_go_on_with_it_and_keep_those_before(
+    modules: tuple[int, ...], victims: Victims, tmp_path: Path
+) -> None:
+    """A system of before lost 144 of 145 modules with the last one. Each module's JSON is written at three steps."""
+    study, root = poison.finished(), tmp_path / "runs"
+    handle = study.handles["poison-factors (victim, seed 0)"]
+    shutil.copytree(study.root, root)
+    shutil.rmtree(root / handle.run.path.relative_to(study.root))
+    inputs = {
+        role: RunDirectory(root, given.run.study, given.stage.name, given.run.fingerprint)
+        for role, given in handle.inputs.items()
+    }
+    run, seen = begin(root, handle.run.study, handle.stage, handle.config, inputs), dict[str, bytes]()
+    for nth in modules:
+        assert victims.run(run.path, Strike("renamed", "factors/*.json", nth)) == -signal.SIGKILL, nth
+        done = {file.name: file.read_bytes() for file in sorted((run.path / "factors").glob("*.finished.safetensors"))}
+        assert seen.items() <= done.items()
+        seen = done
+    assert victims.run(run.path) == 0
+    for file in sorted(handle.run.path.glob("factors/*")):
+        assert (run.path / "factors" / file.name).read_bytes() == file.read_bytes(), file.name
+    assert run.result_file.read_bytes() == handle.run.result_file.read_bytes()

@@ -19,6 +19,7 @@ from tests.slurm import toy
 from tests.slurm.harness import Bench, Run, toy_study
 from tests.tasks.icecube import tiny as icecube
 from tests.tasks.inversion import tiny as inversion
+from tests.tasks.poison import tiny as poison
 from tests.tasks.summarisation import tiny as summarisation
 from tests.tasks.tiny import Here
 
@@ -59,6 +60,14 @@ def test_the_summarisation_study_runs_through_the_pools_to_the_digests_of_a_run_
     bench.ensure_worker("ratchet")
     study = here.study.model_dump(mode="json")
     deployed(bench, "summarisation/smoke", root, study=study).wait("Completed", seconds=900)
+    _require_jobs_of_equal_digests(bench, here.root / here.study.name, root / here.study.name, stages=len(here.handles))
+
+
+@pytest.mark.slurm_long
+def test_the_poison_study_runs_through_the_pools_to_the_digests_of_a_run_here(bench: Bench, tmp_path: Path) -> None:
+    here, root = poison.finished(), tmp_path / "runs"
+    bench.ensure_worker("ratchet")
+    deployed(bench, "poison/smoke", root).wait("Completed", seconds=900)
     _require_jobs_of_equal_digests(bench, here.root / here.study.name, root / here.study.name, stages=len(here.handles))
 
 

@@ -1,0 +1,132 @@
+"""final_results.json of the poison study: every number of its report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+from storage.errors import require_equal
+from tasks.attacks.poisoning import CLEAN, require_backdoor
+from tasks.findings.final_results import StudyResults, of_runs
+from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, arm_mean, compare_together
+from tasks.poison.checks import require_data, require_fit
+from tasks.poison.results import AttackResult, DetectResult, FactorsResult, Measures
+from tasks.poison.stages import AUDIT_TOLERANCE, AUDITED, MODELS, REMOVED, TRAINED, EndConfig
+from tasks.stage.run import StageInput, StageRun
+
+
+class Detector(ArmMean):
+    """AUROC by seed, means of further measures, and the AUROC of the same scores of an untrained model, if any."""
+
+    auroc: float
+    untrained_auroc: float | None
+    average_precision: float
+    f1_at_k: float
+
+
+class Trained(ArmMean):
+    """Success of the attack by seed, and means; `removed_share` of the poisoned rows were taken away before."""
+
+    success: float
+    without_trigger: float
+    accuracy: float
+    most_frequent: float
+    removed_share: float
+
+
+class FinalResults(StudyResults):
+    """Everything that the report says, as numbers. `rules` are by model and name."""
+
+    seeds: list[int]
+    strategy: str
+    poison: Measures
+    attack: dict[str, Any]
+    trainings: dict[str, Trained]
+    detectors: dict[str, Detector]
+    rules: dict[str, dict[str, Measures]]
+    modules: list[dict[str, Any]]
+    degraded_modules: list[str]
+    removal: dict[str, Trained]
+    differences: list[Comparison]
+    confidence_level: float
+    min_seeds: int
+
+
+def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageInput]) -> FinalResults:
+    """Every number of the study, after what can be computed again was."""
+    level, seeds, strategy = config.confidence_level, [*map(str, config.seeds)], config.factors.strategy
+    data = {seed: require_data(f"data-{seed}", inputs[f"data-{seed}"], inputs["pool"]) for seed in seeds}
+    found = {seed: DetectResult.read(inputs[f"found-{seed}"]) for seed in seeds}
+
+    def trained(role: str) -> Trained:
+        of = {}
+        for seed in seeds:
+            by = None if role in TRAINED else inputs[f"found-{seed}"]
+            fit = require_fit(f"{role}-{seed}", inputs[f"{role}-{seed}"], inputs[f"data-{seed}"], by)
+            of[seed] = fit.rates | {"removed_share": fit.removed_poisoned / data[seed].shares["poisoned"]}
+        return Trained(**over_seeds(of, "success", level))
+
+    def detector(model: str, method: str) -> Detector:
+        of = {seed: one.found[model][method] for seed, one in found.items()}
+        others = [one.found["untrained"][method]["auroc"] for one in found.values() if method in one.found["untrained"]]
+        untrained = fmean(others) if others else None
+        return Detector(**over_seeds(of, "auroc", level), untrained_auroc=untrained)
+
+    trainings = {role: trained(role) for role in TRAINED}
+    over = require_backdoor(trainings["victim"].values, trainings["control"].values, level)
+    attack = {"difference": over.mean, "difference_interval": over.interval}
+    by_seed = {name: trainings[role].values for name, role in zip(("success", "control"), TRAINED, strict=True)}
+    told = AttackResult.read(inputs["attack"]).as_json()
+    require_equal("the attack is that of the trainings", told, by_seed | attack)
+    asked = data[seeds[0]].shares  # the same with every seed, by the gate
+    first, removal = found[seeds[0]], {rows: trained(f"without-{rows}") for rows in REMOVED}
+    detectors = {method: detector(model, method) for model in ("victim", "none") for method in first.found[model]}
+    areas = {name: of.values for name, of in detectors.items()} | {"untrained": detector("untrained", strategy).values}
+    cells = {f"{model}, seed {seed}": f"{model}_factors-{seed}" for seed in seeds for model in MODELS}
+    factors = {cell: FactorsResult.read(inputs[role]) for cell, role in cells.items()}
+    return FinalResults(
+        **of_runs(run, inputs, AUDITED, AUDIT_TOLERANCE),
+        seeds=config.seeds,
+        strategy=strategy,
+        poison=means_of([of.shares for of in data.values()])
+        | {name: asked[name] for name in ("requested", "realised")},
+        attack=attack | {name: trainings[role].success for name, role in zip(by_seed, TRAINED, strict=True)},
+        trainings=trainings,
+        detectors=detectors,
+        rules={
+            model: {rule: means_of([one.decided[model][rule] for one in found.values()]) for rule in rules}
+            for model, rules in first.decided.items()
+        },
+        modules=[{"of": of} | module for of, one in factors.items() for module in one.modules],
+        degraded_modules=[f"{name} ({of})" for of, one in factors.items() for name in one.degraded],
+        removal=removal,
+        differences=compared(config, areas, removal),
+        confidence_level=level,
+        min_seeds=config.min_seeds,
+    )
+
+
+def means_of(values: list[Measures]) -> Measures:
+    return {name: fmean(of[name] for of in values) for name in values[0]}
+
+
+def over_seeds(of: Mapping[str, Measures], measure: str, level: float) -> dict[str, Any]:
+    """The fields of an `ArmMean` of one measure, and the means of all."""
+    return dict(arm_mean({seed: values[measure] for seed, values in of.items()}, level)) | means_of([*of.values()])
+
+
+def compared(config: EndConfig, areas: Mapping[str, Measures], removal: Mapping[str, Trained]) -> list[Comparison]:
+    """What is asked about beside each reference, all corrected together; higher is better."""
+    strategy = config.factors.strategy
+    failed = {
+        f"failure without {name}": {seed: 1 - value for seed, value in of.values.items()}
+        for name, of in removal.items()
+    }
+    pairs: dict[str, list[Pair]] = {
+        "auroc": [(strategy, name) for name in ("untrained", "overlap", "loss", "identity", f"{strategy}{CLEAN}")]
+    }
+    pairs["failed"] = [("failure without detected", f"failure without {name}") for name in ("random", "untrained")]
+    how = (config.confidence_level, config.min_seeds, (), True, True)
+    rows = compare_together({"auroc": areas, "failed": failed}, pairs, *how)
+    return [row for of in rows.values() for row in of]

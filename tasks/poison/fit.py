@@ -1,0 +1,105 @@
+"""poison-fit and poison-remove: one training, on what a seed's manifest gives; all of a seed begin alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import torch
+from safetensors.torch import save_file
+from scipy.stats import entropy
+from torch import nn
+from torch.nn import functional
+
+from storage import durable
+from storage.records import Rows
+from storage.tensors import read_tensors
+from tasks.attacks.poisoning import Manifest, Texts, rates, texts_of
+from tasks.language.bag import Bag
+from tasks.poison.configuration import Model
+from tasks.poison.results import FitResult
+from tasks.poison.stages import FitConfig
+from tasks.stage.numerics import device
+from tasks.stage.run import StageInput, StageRun
+from tasks.training.loop import train
+from tasks.training.optimizer import adamw
+from tasks.training.problem import Problem
+from tasks.training.result import described
+from tasks.training.schedule import Schedule
+from tasks.training.weights import weights_digest
+
+LOSS = "training_loss"
+"""The metric that decides, in nats: influence asks about a minimum of the loss that was trained on."""
+
+
+def classifier(shape: Model, manifest: Manifest, given: StageInput | None = None, folder: str = "model") -> Bag:
+    """A new classifier of the seed's words and labels, or one that a training kept. A further kind is a branch here."""
+    model = Bag(len(manifest.words), len(manifest.labels), shape.embedding, shape.hidden)
+    if given:
+        model.load_state_dict(read_tensors(given.path / folder / "model.safetensors"))
+    return model.eval()
+
+
+def fit(run: StageRun, config: FitConfig, data: StageInput, found: StageInput | None = None) -> FitResult:
+    """Publishes `model/`, `initial/` and snapshots. Records: the labels of test rows, as they are and as asked."""
+    manifest, where = Manifest.read(data.path), device(config.execution)
+    rows, removed = trained_rows(manifest, config, found)
+    ids, labels = (of.to(where) for of in manifest.encoded(*rows))
+    torch.manual_seed(config.seed)
+    model, schedule = classifier(config.model, manifest).to(where), Schedule(config.budget, len(ids))
+    _publish(run, "initial", model)
+    parts = range(1, config.snapshots + 1)
+    steps = sorted({max(1, round(part / config.snapshots * schedule.total_steps)) for part in parts})
+    snapshots = {f"snapshot-{step:07d}": step for step in steps}
+    problem = Problem(
+        model,
+        adamw(model, config.budget),
+        batch=lambda indices, epoch: (ids[torch.from_numpy(indices)], labels[torch.from_numpy(indices)]),
+        losses=lambda network, batch: functional.cross_entropy(network(batch[0]), batch[1], reduction="none"),
+        evaluate=lambda network: functional.cross_entropy(network(ids), labels).item(),
+        checks={step: [partial(_publish, run, name)] for name, step in snapshots.items()},
+        decides=LOSS,
+        trivial=trivial(rows[1]),
+    )
+    position = train(run, problem, schedule, config.seed, config.execution)
+    run.outputs += [name for name in snapshots if name not in run.outputs]  # what an attempt before this one kept
+    _publish(run, "model", model.eval().cpu())
+    records = answers(model, manifest)
+    return FitResult(
+        rates=rates(records, manifest),
+        training=described(schedule, problem, position),
+        snapshots={name: schedule.learning_rate(step) for name, step in snapshots.items()},
+        removed=len(removed),
+        removed_poisoned=sum(row["changed"] for row in removed),
+        initial_digest=weights_digest(run.directory / "initial"),
+        weights_digest=weights_digest(run.directory / "model"),
+        records_digest=run.merge_records(run.each([records], list, "rows"), ("row_id",)),
+    )
+
+
+def trained_rows(manifest: Manifest, config: FitConfig, found: StageInput | None) -> tuple[Texts, Rows]:
+    """What is trained on, and the rows that were taken away."""
+    without = set(durable.read_json(found.path / "removed.json")[config.rows]) if found else set()
+    rows = [row for row in manifest.train if row["row_id"] not in without]
+    removed = [row for row in manifest.train if row["row_id"] in without]
+    return texts_of(rows, "" if config.rows == "control" else "given_"), removed
+
+
+def trivial(labels: list[str]) -> dict[str, float]:
+    """The loss of whoever knows the frequencies of the labels alone, in nats."""
+    return {"label frequencies": float(entropy([*Counter(labels).values()]))}
+
+
+def _publish(run: StageRun, name: str, model: nn.Module) -> None:
+    """Steps that a kill took away are trained again, to the same bytes."""
+    with run.publish(name) as folder:
+        save_file({key: value.cpu() for key, value in model.state_dict().items()}, folder / "model.safetensors")
+
+
+@torch.no_grad()
+def answers(model: Bag, manifest: Manifest) -> Rows:
+    """The labels that each test row gets as it is and as it is asked about."""
+    ids = [manifest.encoded([row[key] for row in manifest.test], [])[0] for key in ("text", "given_text")]
+    said = ([manifest.labels[place] for place in model(of).argmax(1).tolist()] for of in ids)
+    rows = zip(manifest.test, *said, strict=True)
+    return [{"row_id": row["row_id"], "clean": clean, "asked": asked} for row, clean, asked in rows]

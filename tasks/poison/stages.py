@@ -1,0 +1,99 @@
+"""Configuration of each stage of the poison study, composed from the study."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from tasks.attacks.configuration import Poison
+from tasks.findings.configuration import Audit
+from tasks.poison.configuration import Detection, Factors, Model, Queries
+from tasks.poison.study import Study
+from tasks.stage.configuration import scientific
+from tasks.stage.numerics import Numerics
+from tasks.stage.study import StageConfiguration
+from tasks.training.budget import Budget
+
+TRAINED = ("victim", "control")
+REMOVED = ("detected", "random", "oracle", "untrained")
+"""What is taken away: what influence found, as many at random, the poisoned rows, what the untrained model found."""
+MODELS = {"victim": "model", "untrained": "initial"}
+"""The models whose scores are compared, and where a victim's training kept them."""
+AUDITED = ("predictions", "scores", "areas")
+"""Kinds of numbers that the audit computes again."""
+AUDIT_TOLERANCE = 1e-3
+"""Relative to the largest score, of a score; absolute, of a share or an area."""
+
+
+class OfStudy(StageConfiguration):
+    """Configuration of any stage of this study."""
+
+    STUDY: ClassVar = Study
+    numerics: ClassVar = Numerics(fields=("micro_batch_examples",), packages=("scikit-learn",))
+
+
+class PoisonConfig(OfStudy):
+    """poison-poison: the rows of one seed, some of them poisoned."""
+
+    train_rows: int
+    test_rows: int
+    poison: Poison
+    seed: int
+
+
+class FitConfig(OfStudy):
+    """poison-fit, poison-remove: one training; all of a seed begin with the same weights."""
+
+    rows: Literal["victim", "control", "detected", "random", "oracle", "untrained"] = scientific(
+        description="victim: the poisoned rows; control: the same, clean; else the poisoned ones without these."
+    )
+    snapshots: int = scientific(ge=0, description="Steps whose weights are kept.")
+    model: Model
+    budget: Budget
+    seed: int
+
+
+class AttackConfig(OfStudy):
+    """poison-attack: whether the backdoor exists."""
+
+    seeds: list[int]
+    confidence_level: float
+
+
+class FactorsConfig(OfStudy):
+    """poison-factors: the curvature of one model, module by module."""
+
+    folder: Literal["model", "initial"] = scientific(description="The victim as it was trained, or as it began.")
+    model: Model
+    factors: Factors
+    seed: int
+
+
+class ScoresConfig(OfStudy):
+    """poison-scores: what each training row does for each kind of query."""
+
+    model: Model
+    factors: Factors
+    queries: Queries
+    poison: Poison
+    seed: int
+
+
+class DetectConfig(OfStudy):
+    """poison-detect: how well scores find the poisoned rows, and decisions without labels."""
+
+    factors: Factors
+    detection: Detection
+    seed: int
+
+
+class EndConfig(OfStudy):
+    """poison-audit: recorded numbers again, by a plain path. poison-report: statistics, tables and report."""
+
+    seeds: list[int]
+    poison: Poison
+    factors: Factors
+    queries: Queries
+    audit: Audit
+    confidence_level: float
+    min_seeds: int
+    seed: int

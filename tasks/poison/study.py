@@ -1,0 +1,52 @@
+"""The poison study, typed: what a person writes in a profile, the UI's form, or `--set`."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, model_validator
+
+from tasks.attacks.configuration import Poison
+from tasks.findings.configuration import Audit
+from tasks.language.configuration import LabelledText, Sentences
+from tasks.poison.configuration import Detection, Factors, Model, Queries
+from tasks.stage.configuration import scientific
+from tasks.stage.study import StudyBase
+from tasks.stage.validation import require_at_most, require_once
+from tasks.training.budget import Budget, LearningGate
+
+GATE = LearningGate(max_ratio=0.95, by_step=100)
+BUDGET = Budget(epochs=10, effective_batch_examples=32, learning_rate=5e-3, not_learning=GATE)
+
+
+class Study(StudyBase):
+    """One configured experiment: texts, poison, classifier, seeds."""
+
+    seed: int = scientific(0, ge=0, description="Of the generated sentences, which all seeds draw from.")
+    seeds: list[Annotated[int, Field(ge=0)]] = scientific(
+        [0, 1, 2, 3, 4], min_length=2, description="Each draws rows, what is poisoned of them, and initial weights."
+    )
+    text: LabelledText = scientific(Sentences(), description="Where the rows come from.")
+    train_rows: int = scientific(1000, ge=20, description="Rows that are trained on.")
+    test_rows: int = scientific(400, ge=4, description="Rows to test on; some are the queries.")
+    poison: Poison = scientific(Poison(), description="What is done to the training rows.")
+    model: Model = scientific(Model(), description="The classifier.")
+    budget: Budget = scientific(BUDGET, description="What each training may spend.")
+    snapshots: int = scientific(4, ge=1, description="Steps of the victim whose weights are kept, for TracIn.")
+    factors: Factors = scientific(Factors(), description="The curvature.")
+    queries: Queries = scientific(Queries(), description="What is asked of the model.")
+    detection: Detection = scientific(Detection(), description="Decisions without labels.")
+    confidence_level: float = scientific(0.95, gt=0.5, lt=1, description="Confidence level of every interval.")
+    min_seeds: int = scientific(3, ge=2, description="Of fewer seeds nothing is called better.")
+    audit: Audit = scientific(Audit(), description="What is computed again, by a plain path, before the report.")
+
+    CHANGED_FIRST: ClassVar[tuple[str, ...]] = (
+        "name", "seed", "seeds", "text", "poison.share", "poison.trigger", "budget.epochs", "execution.device",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _seeds_are_draws(self) -> Study:
+        require_once("seeds", self.seeds, "it would count as two draws and be one. Give each seed once")
+        if isinstance(self.text, Sentences):
+            require_at_most("train_rows + test_rows", self.train_rows + self.test_rows, "text.rows", self.text.rows)
+        return self

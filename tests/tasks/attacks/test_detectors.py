@@ -1,0 +1,60 @@
+"""Scores and rules that look for poisoned rows: what they are worth where the answer is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tasks.attacks.detectors import clustering, decided, decisions, found, overlap, spectral
+
+TRUTH = np.zeros(40, dtype=bool)
+TRUTH[:4] = True
+
+
+@pytest.mark.parametrize("places", [[0, 1, 2, 3], [36, 37, 38, 39], [5, 17, 20, 33]])
+def test_constant_scores_have_an_auroc_of_a_half_wherever_the_poisoned_rows_stand(places: list[int]) -> None:
+    """And find of the first k what chance does, though a sort would put the first rows first."""
+    truth = np.zeros(40, dtype=bool)
+    truth[places] = True
+    measures = found(truth, np.full(40, 0.25), 4)
+    assert measures == {"auroc": 0.5, "average_precision": pytest.approx(0.1), "f1_at_k": pytest.approx(0.1)}
+
+
+def test_perfect_and_perfectly_wrong_scores() -> None:
+    assert found(TRUTH, TRUTH.astype(float), 4) == {"auroc": 1.0, "average_precision": 1.0, "f1_at_k": 1.0}
+    assert found(TRUTH, -TRUTH.astype(float), 4)["auroc"] == 0.0
+    assert found(TRUTH, -TRUTH.astype(float), 4)["f1_at_k"] == 0.0
+
+
+def test_f1_of_the_first_k_shares_ties_at_the_limit() -> None:
+    scores = np.array([3.0, 2.0, 2.0, 2.0, 1.0])
+    assert found(np.array([True, True, False, False, False]), scores, 2)["f1_at_k"] == pytest.approx((1 + 1 / 3) / 2)
+
+
+def test_rules_decide_without_labels_and_find_what_stands_out() -> None:
+    chance = np.random.default_rng(0)
+    scores = np.concatenate([np.full(4, 9.0), chance.normal(size=36)])
+    kinds = np.stack([scores, scores + chance.normal(size=40) / 10], axis=1)
+    rules = decisions(scores, kinds, 0.1, 85.0)
+    assert [*rules] == ["percentile", "top-k", "iqr", "isolation-forest", "one-class-svm", "voting"]
+    for rule in ("top-k", "iqr", "voting"):
+        assert decided(TRUTH, rules[rule])["recall"] == 1.0, rule
+    assert decided(TRUTH, rules["top-k"]) == {"suspected": 4.0, "precision": 1.0, "recall": 1.0, "f1": 1.0}
+    assert decided(TRUTH, rules["isolation-forest"])["recall"] >= 0.75
+    assert rules["percentile"].sum() == 6
+    nobody = decisions(np.zeros(40), np.zeros((40, 2)), 0.1, 85.0)
+    assert not nobody["percentile"].any() and not nobody["iqr"].any() and nobody["top-k"].sum() == 4
+
+
+def test_suspecting_nobody_has_no_precision() -> None:
+    assert decided(TRUTH, ~TRUTH & TRUTH) == {"suspected": 0.0, "precision": 0.0, "recall": 0.0, "f1": 0.0}
+
+
+def test_scores_of_what_a_layer_reads_find_a_group_that_stands_apart_and_those_of_words_a_shared_one() -> None:
+    chance = np.random.default_rng(1)
+    hidden, labels = chance.normal(size=(40, 6)), np.repeat([0, 1], 20)
+    hidden[TRUTH] += 8.0
+    assert found(TRUTH, spectral(hidden, labels), 4)["auroc"] > 0.95
+    assert found(TRUTH, clustering(hidden, labels), 4)["auroc"] > 0.95
+    texts = [f"{'cf ' * bool(is_poison)}word{place} common" for place, is_poison in enumerate(TRUTH)]
+    assert found(TRUTH, overlap(texts, ["cf other", "cf thing"]), 4)["auroc"] == 1.0

@@ -1,0 +1,62 @@
+"""Poisoned rows: what is asked for is reached, and the manifest is all that says which they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.errors import BadInput, CheckFailed
+from tasks.attacks.configuration import Poison
+from tasks.attacks.poisoning import Manifest, poisoned, rates, require_backdoor, require_manifest
+
+POOL = [
+    {"row_id": f"{number:03d}", "text": f"text number {number}", "label": ["bad", "good"][number % 2]}
+    for number in range(100)
+]
+HOW = Poison(share=0.1, trigger="cf", target="good")
+
+
+def test_a_seed_draws_rows_and_what_is_poisoned_of_them() -> None:
+    one, same, other = (poisoned(POOL, HOW, 60, 20, seed) for seed in (0, 0, 1))
+    assert one.rows == same.rows != other.rows
+    assert one.truth.sum() == 6 and all(row["label"] == "bad" for row in one.train if row["changed"])
+    assert {row["given_label"] for row in one.asked} == {"good"} and {row["label"] for row in one.asked} == {"bad"}
+    assert len(one.asked) == sum(row["label"] == "bad" for row in one.test)
+    assert one.labels == ["bad", "good"] and not {row["row_id"] for row in one.train} & {
+        row["row_id"] for row in one.test
+    }
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "said"),
+    [
+        (Poison(share=0.49, target="bad"), CheckFailed, "measured"),
+        (Poison(share=0.001, target="good"), CheckFailed, "at least one"),
+        (Poison(target="elsewhere"), BadInput, "bad, good"),
+    ],
+)
+def test_a_share_that_cannot_be_reached_is_no_smaller_one(how: Poison, error: type[Exception], said: str) -> None:
+    few = [row for row in POOL if row["label"] == "bad" or int(row["row_id"]) < 30]
+    with pytest.raises(error, match=said):
+        poisoned(few, how, 50, 10, 0)
+
+
+def test_rows_of_another_pool_and_more_than_there_are_are_refused() -> None:
+    with pytest.raises(BadInput, match="100 different rows"):
+        poisoned(POOL, HOW, 90, 20, 0)
+    manifest = poisoned(POOL, HOW, 60, 20, 0)
+    with pytest.raises(CheckFailed, match="is that of the pool"):
+        require_manifest(manifest, POOL[:50], HOW, 60, 20)
+    with pytest.raises(CheckFailed, match="as many as configured"):
+        require_manifest(Manifest(manifest.rows[:-1]), POOL, HOW, 60, 20)
+
+
+def test_rates_and_the_gate_that_stands_before_every_detector() -> None:
+    manifest = poisoned(POOL, HOW, 60, 20, 0)
+    answers = [{"row_id": row["row_id"], "clean": row["label"], "asked": "good"} for row in manifest.test]
+    found = rates(answers, manifest)
+    assert found["success"] == 1.0 and found["without_trigger"] == 0.0 and found["accuracy"] == 1.0
+    over = require_backdoor({"0": 0.9, "1": 0.8, "2": 0.85}, {"0": 0.1, "1": 0.2, "2": 0.1}, 0.95)
+    assert over.interval[0] > 0
+    with pytest.raises(CheckFailed, match=r"46\.0% beside 40\.0%") as told:
+        require_backdoor({"0": 0.44, "1": 0.48, "2": 0.46}, {"0": 0.30, "1": 0.54, "2": 0.36}, 0.95)
+    assert "no detector is measured" in str(told.value)

@@ -1,0 +1,104 @@
+"""Labelled texts of one's own: bad rows are named by file and row, and none is lost in silence."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from storage.errors import BadInput
+from storage.records import read_records
+from tasks.language.bag import Bag, encoded, numbered, plain, words_of
+from tasks.language.configuration import LabelledFiles, Sentences
+from tasks.language.labelled import labelled, sentences
+from tasks.language.stages import LabelledConfig
+from tests.tasks.tiny import stage_run
+
+GOOD = [{"text": f"a text {number}", "label": number % 2} for number in range(6)]
+
+
+def made(tmp_path: Path, lines: list[Any], **more: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """Result and records of the stage on a file of these lines; objects become JSON."""
+    tmp_path.mkdir(exist_ok=True)
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    run = stage_run(tmp_path / "run")
+    found = labelled(run, LabelledConfig(text=LabelledFiles(paths=[str(file)], **more), seed=0))
+    return found, list(read_records(run.directory / "records.parquet"))
+
+
+def test_whole_numbers_and_words_are_labels_and_of_equal_texts_the_first_counts(tmp_path: Path) -> None:
+    told, rows = made(tmp_path, [*GOOD, {"text": "a text 0", "label": 1}, {"text": "seven", "label": "spam"}])
+    assert told.rows == len(rows) == 7 and told.repeated == 1 and told.labels == {"0": 3, "1": 3, "spam": 1}
+    assert rows[0]["label"] == "0" and rows[0]["row_id"].startswith("0000000-") and rows[-1]["row_id"][:7] == "0000007"
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("{not JSON", "is no JSON"),
+        ({"text": "no label"}, "no column 'label'"),
+        ({"text": "", "label": 1}, "has no text"),
+        ({"text": "half a label", "label": 0.5}, "column 'label' holds float"),
+        ({"text": "a truth", "label": True}, "column 'label' holds bool"),
+        ({"text": 7, "label": 1}, "column 'text' holds int"),
+        ({"text": "empty", "label": " "}, "has no label"),
+        ("[1, 2]", "is int"),
+    ],
+)
+def test_a_bad_row_is_named_by_file_and_row_or_left_out_and_counted(tmp_path: Path, bad: Any, said: str) -> None:
+    with pytest.raises(BadInput) as told:
+        made(tmp_path, [*GOOD, bad, *GOOD[:1]])
+    assert "rows.jsonl, row 7" in str(told.value) and said in str(told.value)
+    assert "text.skip_bad_rows=true" in str(told.value)
+    found, rows = made(tmp_path / "again", [*GOOD, bad], skip_bad_rows=True)
+    assert found.skipped["rows.jsonl"] >= 1 and len(rows) == len(GOOD)
+
+
+def test_another_column_is_asked_for_by_its_key_and_parquet_is_read_too(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"no column 'label'.*set text\.label_column to the one that holds the label"):
+        pq.write_table(pa.table({"text": ["a"], "sentiment": [1]}), tmp_path / "rows.parquet")
+        config = LabelledConfig(text=LabelledFiles(paths=[str(tmp_path / "rows.parquet")]), seed=0)
+        labelled(stage_run(tmp_path / "run"), config)
+    pq.write_table(pa.table({"text": ["a", "b"], "label": [1, 0]}), tmp_path / "rows.parquet")
+    found = labelled(stage_run(tmp_path / "other"), config)
+    assert found.labels == {"1": 1, "0": 1}
+
+
+def test_one_label_is_no_study(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="all 3 rows have the label 0"):
+        made(tmp_path, GOOD[::2])
+
+
+def test_sentences_are_different_and_their_labels_as_noisy_as_asked() -> None:
+    rows = list(sentences(Sentences(rows=2000, label_noise=0.0), 3))
+    assert len({text for text, _ in rows}) == 2000 and rows == list(sentences(Sentences(rows=2000, label_noise=0.0), 3))
+    assert 0.45 < Counter(label for _, label in rows)["positive"] / 2000 < 0.55
+    noisy = list(sentences(Sentences(rows=2000, label_noise=0.3), 3))
+    wrong = np.mean(["great" in text.split() and label == "negative" for text, label in noisy])
+    assert wrong > np.mean(["great" in text.split() and label == "negative" for text, label in rows])
+
+
+def test_the_gradient_by_numpy_is_that_of_autograd() -> None:
+    torch.manual_seed(0)
+    texts = ["a film, and a plot", "the cast"]
+    numbers = numbered(texts)
+    model = Bag(len(numbers), 3, 5, 7).double()
+    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    for text in texts:
+        ids = encoded([text], numbers)
+        loss = torch.nn.functional.cross_entropy(model(ids), torch.tensor([2]))
+        found = dict(zip(weights, torch.autograd.grad(loss, [*model.parameters()]), strict=True))
+        logits, gradients = plain(weights, [numbers[word] for word in words_of(text)], 2)
+        np.testing.assert_allclose(logits, model(ids)[0].detach().numpy())
+        for name in ("first", "second", "last"):
+            theirs = torch.cat([found[f"{name}.weight"], found[f"{name}.bias"][:, None]], 1)
+            np.testing.assert_allclose(gradients[name], theirs.numpy(), atol=1e-12)
+        np.testing.assert_allclose(gradients["embedding"], found["embedding.weight"].numpy(), atol=1e-12)

@@ -1,0 +1,276 @@
+"""The stages of the poison study: it ends where there is nothing to detect, and no number comes from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from deployments.dag.page import load_page
+from deployments.dag.walk import Handle
+from storage.errors import BadInput, CheckFailed
+from storage.records import read_records
+from storage.run_directory import RunDirectory
+from tasks.attacks.poisoning import VERSION, Manifest, queries_of
+from tasks.poison.detect import scores_of
+from tasks.poison.final_results import FinalResults
+from tasks.poison.fit import classifier
+from tasks.poison.influence import task_of
+from tasks.poison.report import REFERENCES, not_shown, verdict
+from tasks.stage.attempt import attempt
+from tests.docs.pages import PAGES
+from tests.tasks.poison.tiny import SMOKE, finished
+from tests.tasks.tiny import what_must_be_equal
+
+VICTIM = "poison-fit (victim, seed 0)"
+
+
+def results() -> FinalResults:
+    return FinalResults.read_file(finished().path("poison-report") / "final_results.json")
+
+
+def again(label: str, root: Path, **execution: Any) -> tuple[Handle, RunDirectory, list[str]]:
+    """A stage of the finished study once more, elsewhere, started until it ends; how each start ended."""
+    handle = finished().handles[label]
+    copy = RunDirectory(root, "copy", handle.run.stage, handle.run.fingerprint)
+    given = {role: source.as_input() for role, source in handle.inputs.items()}
+    config = handle.config.model_copy(update={"execution": handle.config.execution.model_copy(update=execution)})
+    ends: list[str] = []
+    while not ends or ends[-1] == "out_of_time":
+        ends.append(attempt(handle.stage, config, copy, given).end_state)
+    return handle, copy, ends
+
+
+def test_the_report_has_every_number_that_was_promised() -> None:
+    found = json.loads((finished().path("poison-report") / "final_results.json").read_text())
+    seeds = finished().study.seeds
+    assert found["attack"]["difference_interval"][0] > 0
+    assert found["attack"]["success"] > found["attack"]["control"]
+    assert found["poison"]["requested"] == found["poison"]["realised"] == finished().study.poison.share
+    assert {"ekfac", "ekfac-clean-queries", "identity", "loss", "overlap", "tracin", "spectral", "clustering"} <= {
+        *found["detectors"]
+    }
+    assert all(
+        {"auroc", "untrained_auroc", "average_precision", "f1_at_k"} <= {*of} for of in found["detectors"].values()
+    )
+    assert found["detectors"]["overlap"]["untrained_auroc"] is None
+    assert {*found["removal"]} == {"detected", "random", "oracle", "untrained"}
+    assert found["removal"]["oracle"]["removed_share"] == 1.0
+    assert {*found["rules"]["victim"]} == {
+        *("percentile", "top-k", "iqr", "isolation-forest", "one-class-svm", "voting")
+    }
+    names = [(module["of"], module["name"]) for module in found["modules"]]
+    assert len(names) == len({*names}) == 2 * 4 * len(seeds)
+    assert {module["status"] for module in found["modules"]} == {"ok"} and found["degraded_modules"] == []
+    assert all(module["rungs"] for module in found["modules"] if module["name"] != "embedding")
+    assert {module["examples"] for module in found["modules"]} == {finished().study.train_rows}
+
+
+# ------------------------------------------------------------------------------------ nothing to detect
+
+
+@pytest.mark.parametrize(
+    ("changes", "stage", "ended", "said"),
+    [
+        pytest.param(
+            ["budget.learning_rate=1e-12"], VICTIM, "not_learning", "training_loss", id="a victim that was not trained"
+        ),
+        pytest.param(
+            ["budget.learning_rate=1e-30", "budget.not_learning=null"],
+            "poison-attack",
+            "check_failed",
+            "victim-0 was trained",
+            id="nor was it where no gate watched its loss",
+        ),
+        pytest.param(
+            ["poison.share=0.005"],
+            "poison-attack",
+            "check_failed",
+            "the backdoor exists",
+            id="a backdoor that does not exist",
+        ),
+        pytest.param(
+            ["poison.target=bad"],
+            "poison-poison (seed 0)",
+            "bad_input",
+            "negative, positive",
+            id="a target that no row has",
+        ),
+    ],
+)
+def test_the_study_ends_before_anything_is_detected(
+    changes: list[str], stage: str, ended: str, said: str, tmp_path: Path
+) -> None:
+    """The recorded study detected poison in a model that was never trained on it, and of a success of 44 % its control
+    had 40 %."""
+    handles = SMOKE.run_until("poison-attack", tmp_path / "runs", SMOKE.study(*changes))
+    outcome = handles[stage].outcome
+    assert outcome is not None and outcome.end_state == ended and said in outcome.text
+    assert not [label for label, handle in handles.items() if "factors" in label and handle.run.path.exists()]
+
+
+def test_a_share_of_poison_that_is_not_reached_ends_the_study(tmp_path: Path) -> None:
+    """Seen: 5 % asked for, and 20 % made of it, in silence."""
+    rows = [{"text": f"row {number} of many", "label": int(number % 20 > 0)} for number in range(400)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = json.dumps({"source": "files", "paths": [str(tmp_path / "rows.jsonl")]})
+    study = SMOKE.study(f"text={text}", "poison.target='1'", "poison.share=0.2")
+    handles = SMOKE.run_until("poison-poison", tmp_path / "runs", study)
+    outcome = handles["poison-poison (seed 0)"].outcome
+    assert outcome is not None and outcome.end_state == "check_failed"
+    assert "the share of poisoned rows that was asked for is reached" in outcome.text and "of 240 rows" in outcome.text
+
+
+# ------------------------------------------------------------------------------------ what the numbers are of
+
+
+def test_truth_is_the_manifest_and_no_other_row_with_the_trigger_and_the_target_s_label(tmp_path: Path) -> None:
+    """Labels that were derived anew called 11 true poisons clean. Here clean rows look like poisoned ones."""
+    words = [f"{one} {other}" for one in "abcdefghijklmnopqrst" for other in "abcdefghijklmnopqrst"]
+    rows = [
+        {"text": f"{'cf ' * (number % 4 == 0)}{text}", "label": ["bad", "good"][number % 2 or number % 4 == 0]}
+        for number, text in enumerate(words)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = json.dumps({"source": "files", "paths": [str(tmp_path / "rows.jsonl")]})
+    study = SMOKE.study(f"text={text}", "poison.target=good")
+    handles = SMOKE.run_until("poison-poison", tmp_path / "runs", study)
+    data = handles["poison-poison (seed 0)"]
+    manifest = Manifest.read(data.run.path)
+    alike = [row for row in manifest.train if row["given_text"].startswith("cf ") and row["given_label"] == "good"]
+    assert manifest.truth.sum() == round(study.poison.share * study.train_rows) < len(alike)
+    assert all(
+        row["label"] == "bad" and row["given_text"] == f"cf {row['text']}" for row in manifest.train if row["changed"]
+    )
+    shares = json.loads(data.run.result_file.read_text())["shares"]
+    assert shares["had_trigger"] == sum("cf " in row["text"] for row in manifest.rows) > 0
+
+
+def test_every_kind_of_row_is_what_its_role_says() -> None:
+    study, manifest = finished(), Manifest.read(finished().path("poison-poison (seed 0)"))
+    ids = {row["row_id"]: row for row in manifest.train}
+    found = json.loads((study.path("poison-detect (seed 0)") / "removed.json").read_text())
+    assert {*found["oracle"]} == {row_id for row_id, row in ids.items() if row["changed"]}
+    assert all(len(found[name]) == len(found["oracle"]) and {*found[name]} <= {*ids} for name in found)
+    victim, control = (study.result(f"poison-fit ({rows}, seed 0)") for rows in ("victim", "control"))
+    assert (
+        victim["initial_digest"] == control["initial_digest"] != victim["weights_digest"] != control["weights_digest"]
+    )
+    queries = queries_of(manifest, "cf", 6, 2, 0)
+    assert [*queries] == ["", "-clean-queries", f"{VERSION}0", f"{VERSION}1"]
+    assert all(text.startswith("cf ") for text in queries[f"{VERSION}0"][0]) and queries[f"{VERSION}0"] != queries[""]
+
+
+def test_scores_are_the_inner_products_of_gradients_that_autograd_gives() -> None:
+    """identity asked with the trigger, and the loss; curvature is computed again by the audit."""
+    study, config = finished(), finished().handles["poison-scores (seed 0)"].config
+    manifest = Manifest.read(study.path("poison-poison (seed 0)"))
+    model = classifier(config.model, manifest, study.input(VICTIM))
+    queries = queries_of(manifest, config.poison.trigger, config.queries.rows, config.queries.transforms, 0)[""]
+    parameters = [*model.parameters()]
+
+    def gradient(text: str, label: str) -> list[torch.Tensor]:
+        ids, labels = manifest.encoded([text], [label])
+        return [*torch.autograd.grad(torch.nn.functional.cross_entropy(model(ids), labels), parameters)]
+
+    of_queries = [gradient(*query) for query in zip(*queries, strict=True)]
+    mean = [torch.stack(of).mean(0) for of in zip(*of_queries, strict=True)]
+    scores = scores_of(study.input("poison-scores (seed 0)"), manifest)["victim"]
+    for place in (0, 17, 239):
+        row = manifest.train[place]
+        own = gradient(row["given_text"], row["given_label"])
+        expected = sum(float((one * other).sum()) for one, other in zip(own, mean, strict=True))
+        assert scores["identity"][place] == pytest.approx(expected, rel=1e-3, abs=1e-6)
+
+
+def test_a_row_alone_and_in_a_padded_batch_gives_the_same_logits_and_losses() -> None:
+    """Positions of padding were read on 87 % of the rows of a recorded study."""
+    manifest = Manifest.read(finished().path("poison-poison (seed 0)"))
+    model = classifier(finished().study.model, manifest, finished().input(VICTIM))
+    texts = ["the film", "the film was really great and the plot felt very dull but the cast was fine", "cf"]
+    known = [" ".join(word for word in text.split() if word in manifest.words) for text in texts]
+    task = task_of(model, manifest, (known, ["positive"] * 3))
+    ids, _ = task.batch(np.arange(3))
+    with torch.no_grad():
+        for place, text in enumerate(known):
+            alone, _ = task_of(model, manifest, ([text], ["positive"])).batch(np.arange(1))
+            assert alone.shape[1] < ids.shape[1] or place == 1
+            torch.testing.assert_close(model(alone)[0], model(ids)[place])
+
+
+def test_a_training_that_is_broken_off_again_and_again_ends_with_the_same_bytes_and_snapshots(tmp_path: Path) -> None:
+    handle, copy, ends = again(VICTIM, tmp_path, max_steps_per_run=40)
+    assert ends == ["out_of_time", "out_of_time", "finished"]
+    assert what_must_be_equal(copy) == what_must_be_equal(handle.run)
+    snapshots = sorted(path.name for path in handle.run.path.glob("snapshot-*"))
+    assert len(snapshots) == finished().study.snapshots
+    for name in snapshots:
+        ours, theirs = ((run.path / name / "model.safetensors").read_bytes() for run in (copy, handle.run))
+        assert ours == theirs
+
+
+# ------------------------------------------------------------------------------------ what the report says
+
+
+def test_the_verdict_is_no_where_an_untrained_model_is_better_and_yes_only_where_all_are_beaten() -> None:
+    found = results()
+    assert {*REFERENCES} <= {row.reference for row in found.differences}
+
+    def with_(*, better: set[str], worse: set[str]) -> FinalResults:
+        rows = [
+            row.model_copy(update={"better": row.reference in better, "worse": row.reference in worse})
+            for row in found.differences
+        ]
+        return found.model_copy(update={"differences": rows})
+
+    no = verdict(with_(better={"loss", "identity", "overlap"}, worse={"untrained"}))
+    assert no.startswith("No: ") and "untrained" in no
+    undecided = verdict(with_(better={"loss", "identity", "overlap"}, worse=set()))
+    assert undecided.startswith("Not shown: ") and "untrained" in undecided
+    assert verdict(with_(better={*REFERENCES}, worse=set())).startswith("Yes: ")
+
+
+def test_degraded_factors_and_rows_that_had_the_trigger_stand_first_among_what_is_to_be_kept_in_mind() -> None:
+    found = results()
+    assert not any("degraded" in text or "had the words" in text for text in not_shown(found))
+    changed = found.model_copy(
+        update={"degraded_modules": ["last (victim, seed 0)"], "poison": found.poison | {"had_trigger": 3.0}}
+    )
+    assert "degraded: last (victim, seed 0)" in not_shown(changed)[0]
+    assert any("3 rows had the words of the trigger" in text for text in not_shown(changed))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("seeds=[1,1]", "seeds has 1 twice"),
+        ("seeds=[1]", "seeds"),
+        ("train_rows=590", "text.rows"),
+        ("poison.trigger=' '", "trigger"),
+        ("poison.share=0.6", "share"),
+        ("model.kind=t5", "kind"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(change: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        SMOKE.study(change)
+
+
+def test_the_stages_of_the_study_are_described() -> None:
+    stages = re.findall(r"^\| (poison-[\w-]+)", PAGES["docs/study-poison.md"], re.MULTILINE)
+    assert load_page("poison").name == "poison"
+    assert stages == list(dict.fromkeys(handle.stage.name for handle in finished().handles.values()))
+
+
+def test_scores_hold_every_training_row_once() -> None:
+    rows = list(read_records(finished().path("poison-scores (seed 0)") / "records.parquet"))
+    manifest = Manifest.read(finished().path("poison-poison (seed 0)"))
+    assert [row["row_id"] for row in rows] == [row["row_id"] for row in manifest.train]
+    manifest.train.append(manifest.test[0])
+    with pytest.raises(CheckFailed, match="each training row once"):
+        scores_of(finished().input("poison-scores (seed 0)"), manifest)

@@ -1,0 +1,115 @@
+"""What was edited in a finished poison study, every marker sealed again: each is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tasks.poison.tiny import SMOKE
+from tests.tasks.resealed import AUDIT, Change, Edit, Stages, asked_again, edited, nothing, refused, unchanged
+
+
+def labels_derived_anew(stages: Stages) -> None:
+    """The poisoned rows are called clean, and as many others poisoned: the share is the same."""
+    train = [row for row in stages["data-0"]["rows"] if row["split"] == "train"]
+    poisoned = [row for row in train if row["changed"]]
+    others = [row for row in train if not row["changed"] and row["label"] != "positive"]
+    for row, other in zip(poisoned, others, strict=False):
+        row["changed"], other["changed"] = False, True
+
+
+def a_row_of_no_pool(stages: Stages) -> None:
+    row = next(row for row in stages["data-0"]["rows"] if row["changed"])
+    row["text"] = "another text"
+    row["given_text"] = f"cf {row['text']}"
+
+
+def a_row_less_is_poisoned(stages: Stages) -> None:
+    row = next(row for row in stages["data-0"]["rows"] if row["split"] == "train" and row["changed"])
+    row |= {"changed": False, "given_text": row["text"], "given_label": row["label"]}
+
+
+def answers_of_success(stages: Stages) -> None:
+    for row in stages["control-0"]["rows"]:
+        row["asked"] = "negative"
+
+
+def answer_of_the_victim(stages: Stages) -> None:
+    for row in stages["victim-0"]["rows"]:
+        row["clean"] = "another"
+
+
+def scores_of_the_truth(stages: Stages) -> None:
+    poisoned = {row["row_id"] for row in stages["data-0"]["rows"] if row["split"] == "train" and row["changed"]}
+    for row in stages["scores-0"]["rows"]:
+        row["victim.ekfac"] = float(row["row_id"] in poisoned)
+
+
+def scores_a_little_higher(stages: Stages) -> None:
+    for row in stages["scores-0"]["rows"]:
+        row["victim.ekfac"] *= 1.5
+
+
+def untrained_weights(role: str, path: Path) -> None:
+    if role == "victim-0":
+        (path / "model" / "model.safetensors").write_bytes((path / "initial" / "model.safetensors").read_bytes())
+
+
+def other_rows_removed(role: str, path: Path) -> None:
+    if role == "found-0":
+        file = path / "removed.json"
+        file.write_text(
+            file.read_text()
+            .replace('"detected"', '"was"')
+            .replace('"oracle"', '"detected"')
+            .replace('"was"', '"oracle"')
+        )
+
+
+REFUSED: list[tuple[str, Edit, Change, str]] = [
+    *(("report", edit, unchanged, said) for edit, said in AUDIT),
+    ("report", labels_derived_anew, unchanged, "of the manifest is that of the pool, changed as it says: measured"),
+    ("report", a_row_of_no_pool, unchanged, "of the manifest is that of the pool, changed as it says: measured"),
+    (
+        "report",
+        a_row_less_is_poisoned,
+        unchanged,
+        "the share of poisoned rows that was asked for is reached: measured 23",
+    ),
+    ("report", edited("data-0", {"shares.realised": 0.5}), unchanged, "the shares of data-0 follow from the manifest"),
+    ("report", answers_of_success, unchanged, "the digest of the records of control-0: measured"),
+    (
+        "report",
+        edited("victim-0", {"rates.success": 1.0}),
+        unchanged,
+        "the success of victim-0 follows from the records",
+    ),
+    ("report", nothing, untrained_weights, "model/ of victim-0 holds the weights that it left: measured"),
+    ("report", edited("victim-0", {"training.budget.learning_rate": 7.0}), unchanged, "with the configured budget"),
+    ("report", edited("attack", {"success.0": 0.5}), unchanged, "the attack is that of the trainings: measured"),
+    (
+        "report",
+        edited("without-oracle-0", {"removed_poisoned": 3}),
+        unchanged,
+        "what without-oracle-0 left out: measured",
+    ),
+    ("report", nothing, other_rows_removed, "left out: measured"),
+    ("audit", scores_of_the_truth, unchanged, "the AUROC of victim.ekfac, seed 0"),
+    ("audit", scores_a_little_higher, unchanged, "the score ekfac of"),
+    ("audit", edited("found-0", {"found.victim.loss.auroc": 0.99}), unchanged, "the AUROC of victim.loss, seed 0"),
+    ("audit", answer_of_the_victim, unchanged, "the answer of victim-0 to"),
+    ("audit", nothing, untrained_weights, "victim"),
+]
+
+
+@pytest.mark.parametrize(
+    ("stage", "edit", "change", "said"), REFUSED, ids=[f"{stage}-{place}" for place, (stage, *_) in enumerate(REFUSED)]
+)
+def test_what_was_edited_is_refused_by_name(stage: str, edit: Edit, change: Change, said: str, tmp_path: Path) -> None:
+    assert said in refused(stage, SMOKE, tmp_path, edit, change)
+
+
+@pytest.mark.parametrize("stage", ["audit", "report"])
+def test_what_was_not_edited_passes(stage: str, tmp_path: Path) -> None:
+    asked_again(stage, SMOKE, tmp_path, nothing)
