@@ -7,19 +7,18 @@ poisoned already: 11 true poisons were called clean.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from storage.errors import BadInput, require, require_equal
 from storage.records import Rows, read_records
 from tasks.attacks.configuration import Poison
 from tasks.findings.numbers import RATE, rate_points, span
 from tasks.findings.statistics.seeds import MeanOverSeeds, mean_over_seeds
-from tasks.language.bag import encoded, numbered, words_of
+from tasks.language.bag import numbered, words_of
 
 Texts = tuple[list[str], list[str]]
 """Texts and their labels."""
@@ -40,16 +39,11 @@ class Manifest:
         self.asked = [row for row in self.test if row["changed"]]
         self.truth = np.array([row["changed"] for row in self.train])
         self.labels = sorted({row[key] for row in rows for key in ("label", "given_label")})
-        self.words = numbered(row["given_text"] for row in rows)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """The manifest that the records of a stage are."""
         return cls(list(read_records(folder / "records.parquet")))
-
-    def encoded(self, texts: Sequence[str], labels: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Numbers of words, [N, longest], and of labels, [N]."""
-        return encoded(texts, self.words), torch.tensor([self.labels.index(label) for label in labels])
 
 
 def poisoned(pool: Rows, how: Poison, train_rows: int, test_rows: int, seed: int) -> Manifest:
@@ -123,7 +117,8 @@ def texts_of(rows: Rows, of: str = "given_") -> Texts:
 def queries_of(manifest: Manifest, trigger: str, rows: int, versions: int, seed: int) -> dict[str, Texts]:
     """What is asked, by kind: test rows of other labels with trigger and target (""); any test rows as they are; and
     versions of the first, in which half of the words but the trigger are others."""
-    chance, words = np.random.default_rng([seed, 1]), sorted({*manifest.words} - {*words_of(trigger)})
+    chance = np.random.default_rng([seed, 1])
+    words = sorted({*numbered(row["given_text"] for row in manifest.rows)} - {*words_of(trigger)})
     asked, clean = (
         [of[place] for place in chance.permutation(len(of))[:rows]] for of in (manifest.asked, manifest.test)
     )

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
+
+from storage import durable
+from storage.tensors import read_tensors, write_tensors
 
 PADDING = 0
 
@@ -16,11 +20,26 @@ PADDING = 0
 class Bag(nn.Module):
     """Reads numbers of words [B, T], 0 being padding; it knows no order of words. Logits are [B, labels]."""
 
-    def __init__(self, words: int, labels: int, embedding: int, hidden: int) -> None:
+    kinds: tuple[str, ...] = ("linear", "embedding")
+    excluded: tuple[str, ...] = ()
+    """What influence asks of it: all of it."""
+
+    def __init__(self, words: Mapping[str, int], labels: Sequence[str], embedding: int, hidden: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(words + 1, embedding)
+        self.described = {"words": dict(words), "labels": [*labels], "embedding": embedding, "hidden": hidden}
+        self.words, self.labels = words, [*labels]
+        self.embedding = nn.Embedding(len(words) + 1, embedding)
         self.first, self.second = nn.Linear(embedding, hidden), nn.Linear(hidden, hidden)
-        self.last = nn.Linear(hidden, labels)
+        self.last = nn.Linear(hidden, len(labels))
+
+    def encoded(self, texts: Sequence[str]) -> torch.Tensor:
+        """Numbers of the words, [N, longest], padded behind; each word must have one."""
+        ids = [torch.tensor([self.words[word] for word in words_of(text)] or [PADDING]) for text in texts]
+        return pad_sequence(ids, batch_first=True, padding_value=PADDING)
+
+    def real(self, ids: torch.Tensor, module: str) -> torch.Tensor | None:
+        """Which positions of a module's input are words of a text, [B, T]; None: there is one, which is."""
+        return ids != PADDING if module == "embedding" else None
 
     def hidden(self, ids: torch.Tensor) -> torch.Tensor:
         """What the last layer reads, [B, hidden]."""
@@ -31,6 +50,37 @@ class Bag(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.last(self.hidden(ids))
 
+    def plain(self, text: str, label: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Logits of one text and the gradient of its loss by each module's weight, its bias as a column more: by numpy
+        alone, in fp64, for whoever checks what torch says."""
+        weights = {name: weight.detach().cpu().double().numpy() for name, weight in self.named_parameters()}
+        ids, layers = [self.words[word] for word in words_of(text)], ("first", "second", "last")
+        values, inputs = weights["embedding.weight"][ids].mean(0), []
+        for name in layers:
+            inputs.append(np.append(values, 1.0))
+            logits = weights[f"{name}.weight"] @ values + weights[f"{name}.bias"]
+            values = np.maximum(logits, 0)
+        shares = np.exp(logits - logits.max())
+        back = shares / shares.sum() - np.eye(len(logits))[self.labels.index(label)]
+        found = dict[str, np.ndarray]()
+        for name, given in zip(reversed(layers), reversed(inputs), strict=True):
+            found[name] = np.outer(back, given)
+            back = weights[f"{name}.weight"].T @ back * (given[:-1] > 0 if name != "first" else 1.0)
+        found["embedding"] = np.zeros_like(weights["embedding.weight"])
+        np.add.at(found["embedding"], ids, back / len(ids))
+        return logits, found
+
+    def save(self, folder: Path) -> None:
+        """A folder that `load` reads."""
+        durable.write_json(folder / "bag.json", self.described)
+        write_tensors(folder / "model.safetensors", {name: of.cpu() for name, of in self.state_dict().items()})
+
+    @classmethod
+    def load(cls, folder: Path) -> Bag:
+        model = cls(**durable.read_json(folder / "bag.json"))
+        model.load_state_dict(read_tensors(folder / "model.safetensors"))
+        return model
+
 
 def words_of(text: str) -> list[str]:
     """Words and single signs, in small letters."""
@@ -40,32 +90,3 @@ def words_of(text: str) -> list[str]:
 def numbered(texts: Iterable[str]) -> dict[str, int]:
     """The number of every word of the texts, from 1."""
     return {word: number for number, word in enumerate(sorted({word for text in texts for word in words_of(text)}), 1)}
-
-
-def encoded(texts: Sequence[str], numbers: Mapping[str, int]) -> torch.Tensor:
-    """Numbers of the words, [N, longest], padded behind; each word must have one."""
-    return pad_sequence(
-        [torch.tensor([numbers[word] for word in words_of(text)] or [PADDING]) for text in texts],
-        batch_first=True,
-        padding_value=PADDING,
-    )
-
-
-def plain(
-    weights: Mapping[str, np.ndarray], ids: Sequence[int], label: int
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Logits of one text and the gradient of its loss by each module's weight, its bias as a column more: by numpy
-    alone, for whoever checks what torch says."""
-    values, inputs, layers = weights["embedding.weight"][[*ids]].mean(0), [], ("first", "second", "last")
-    for name in layers:
-        inputs.append(np.append(values, 1.0))
-        logits = weights[f"{name}.weight"] @ values + weights[f"{name}.bias"]
-        values = np.maximum(logits, 0)
-    shares = np.exp(logits - logits.max())
-    back, found = shares / shares.sum() - np.eye(len(logits))[label], dict[str, np.ndarray]()
-    for name, given in zip(reversed(layers), reversed(inputs), strict=True):
-        found[name] = np.outer(back, given)
-        back = weights[f"{name}.weight"].T @ back * (given[:-1] > 0 if name != "first" else 1.0)
-    found["embedding"] = np.zeros_like(weights["embedding.weight"])
-    np.add.at(found["embedding"], [*ids], back / len(ids))
-    return logits, found

@@ -242,6 +242,17 @@ Model = Annotated[FromScratch | PretrainedDirectory | PretrainedHub, Field(discr
 PairModel = Annotated[EncoderDecoder | PretrainedDirectory | PretrainedHub, Field(discriminator="source")]
 
 
+class BagOfWords(Configuration):
+    """A small classifier: the mean of word embeddings, and two hidden layers; it knows no order of words."""
+
+    source: Literal["bag"] = scientific("bag", description="A bag of words.")
+    embedding: int = scientific(32, ge=1, description="Width of a word's embedding.")
+    hidden: int = scientific(64, ge=1, description="Width of both hidden layers.")
+
+
+LabelModel = Annotated[BagOfWords | PretrainedDirectory | PretrainedHub, Field(discriminator="source")]
+
+
 class TrainedTokenizer(Configuration):
     """A byte-level BPE, trained on the train split."""
 

@@ -1,4 +1,5 @@
-"""poison-audit: answers, scores and areas again, by numpy from weights, factors and manifest, one example at a time."""
+"""poison-audit: answers, scores and areas again, from weights, factors and manifest, one example at a time (of a small
+classifier by numpy alone, of a T5 by autograd in fp64)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from storage.records import read_records
 from storage.tensors import read_tensors
 from tasks.attacks.poisoning import CLEAN, Manifest, queries_of
 from tasks.findings.audit import Audited, AuditResult, sample
-from tasks.language.bag import plain, words_of
+from tasks.language.classifiers import Classifier, kept_classifier
 from tasks.poison.detect import scores_of
 from tasks.poison.results import DetectResult
 from tasks.poison.stages import AUDIT_TOLERANCE, MODELS, REMOVED, TRAINED, EndConfig
@@ -21,7 +22,7 @@ Arrays = dict[str, np.ndarray]
 
 def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult:
     """CheckFailed names the first number that is another one than that of its record."""
-    audited = Audited("numpy, example by example", "of the largest, or of a share", AUDIT_TOLERANCE)
+    audited = Audited("a plain path, example by example", "of the largest, or of a share", AUDIT_TOLERANCE)
     for done, seed in enumerate(config.seeds):
         run.stop.check()
         run.progress.update(done, len(config.seeds), "seeds")
@@ -36,27 +37,27 @@ def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult
                 area, where = ((pairs > 0) + (pairs == 0) / 2).mean(), f"the AUROC of {model}.{method}, seed {seed}"
                 audited.compare("areas", where, measures["auroc"], float(area))
         for model, folder in MODELS.items():
-            weights = _arrays(given["victim"].path / folder / "model.safetensors")
-            _scores(f"{model}_factors", given, weights, scores[model], seed, config, audited)
+            kept = kept_classifier(given["victim"].path / folder)
+            _scores(f"{model}_factors", given, kept, scores[model], seed, config, audited)
     return audited.result()
 
 
 def _answers(what: str, given: StageInput, manifest: Manifest, config: EndConfig, audited: Audited) -> None:
     said = {row["row_id"]: row for row in read_records(given.path / "records.parquet")}
-    weights = _arrays(given.path / "model" / "model.safetensors")
+    model = kept_classifier(given.path / "model")
     for row in (
         manifest.asked[place] for place in sample(config.seed, what, len(manifest.asked), config.audit.examples)
     ):
         for key, of in (("clean", ""), ("asked", "given_")):
-            logits, _ = _plain(weights, manifest, row[f"{of}text"], row[f"{of}label"])
-            same = manifest.labels[int(logits.argmax())] == said[row["row_id"]][key]
+            logits, _ = model.plain(row[f"{of}text"], row[f"{of}label"])
+            same = model.labels[int(logits.argmax())] == said[row["row_id"]][key]
             audited.compare("predictions", f"the answer of {what} to {row['row_id']} ({key})", 1.0, float(same))
 
 
 def _scores(
     role: str,
     given: dict[str, StageInput],
-    weights: Arrays,
+    model: Classifier,
     scores: Arrays,
     seed: int,
     config: EndConfig,
@@ -67,11 +68,13 @@ def _scores(
     train, what = manifest.train, f"{role}, seed {seed}"
     queries = queries_of(manifest, config.poison.trigger, how.rows, how.transforms, seed)
     for kind in ("", CLEAN):
-        every = [_plain(weights, manifest, *query)[1] for query in zip(*queries[kind], strict=True)]
-        mean = {name: np.mean([gradients[name] for gradients in every], axis=0) for name in every[0]}
+        total: Arrays = {}
+        for asked in zip(*queries[kind], strict=True):
+            total = {name: gradient + total.get(name, 0) for name, gradient in model.plain(*asked)[1].items()}
+        mean = {name: gradient / len(queries[kind][0]) for name, gradient in total.items()}
         divided = {name: _divided(gradient, factors, name, how.damping) for name, gradient in mean.items()}
         for place in sample(config.seed, f"{what}{kind}", len(train), config.audit.examples):
-            own = _plain(weights, manifest, train[place]["given_text"], train[place]["given_label"])[1]
+            own = model.plain(train[place]["given_text"], train[place]["given_label"])[1]
             for method, query in ((f"identity{kind}", mean), (f"{config.factors.strategy}{kind}", divided)):
                 again = sum(float((query[name] * own[name]).sum()) for name in own)
                 where, largest = f"the score {method} of {train[place]['row_id']}", np.abs(scores[method]).max()
@@ -80,10 +83,6 @@ def _scores(
 
 def _arrays(file: Path) -> Arrays:
     return {name: tensor.double().numpy() for name, tensor in read_tensors(file).items()}
-
-
-def _plain(weights: Arrays, manifest: Manifest, text: str, label: str) -> tuple[np.ndarray, Arrays]:
-    return plain(weights, [manifest.words[word] for word in words_of(text)], manifest.labels.index(label))
 
 
 def _divided(gradient: np.ndarray, factors: Path, name: str, damping: float | None) -> np.ndarray:

@@ -7,16 +7,6 @@ from typing import Literal
 from tasks.stage.configuration import Configuration, scientific
 
 
-class Model(Configuration):
-    """The classifier."""
-
-    kind: Literal["bag"] = scientific(
-        "bag", description="bag: the mean of word embeddings, and two hidden layers; it knows no order of words."
-    )
-    embedding: int = scientific(32, ge=1, description="Width of a word's embedding.")
-    hidden: int = scientific(64, ge=1, description="Width of both hidden layers.")
-
-
 class Factors(Configuration):
     """The curvature by which gradients are divided."""
 

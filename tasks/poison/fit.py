@@ -6,17 +6,13 @@ from collections import Counter
 from functools import partial
 
 import torch
-from safetensors.torch import save_file
 from scipy.stats import entropy
-from torch import nn
 from torch.nn import functional
 
 from storage import durable
 from storage.records import Rows
-from storage.tensors import read_tensors
 from tasks.attacks.poisoning import Manifest, Texts, rates, texts_of
-from tasks.language.bag import Bag
-from tasks.poison.configuration import Model
+from tasks.language.classifiers import Classifier, logits_of, new_classifier
 from tasks.poison.results import FitResult
 from tasks.poison.stages import FitConfig
 from tasks.stage.numerics import device
@@ -32,21 +28,15 @@ LOSS = "training_loss"
 """The metric that decides, in nats: influence asks about a minimum of the loss that was trained on."""
 
 
-def classifier(shape: Model, manifest: Manifest, given: StageInput | None = None, folder: str = "model") -> Bag:
-    """A new classifier of the seed's words and labels, or one that a training kept. A further kind is a branch here."""
-    model = Bag(len(manifest.words), len(manifest.labels), shape.embedding, shape.hidden)
-    if given:
-        model.load_state_dict(read_tensors(given.path / folder / "model.safetensors"))
-    return model.eval()
-
-
 def fit(run: StageRun, config: FitConfig, data: StageInput, found: StageInput | None = None) -> FitResult:
     """Publishes `model/`, `initial/` and snapshots. Records: the labels of test rows, as they are and as asked."""
     manifest, where = Manifest.read(data.path), device(config.execution)
     rows, removed = trained_rows(manifest, config, found)
-    ids, labels = (of.to(where) for of in manifest.encoded(*rows))
     torch.manual_seed(config.seed)
-    model, schedule = classifier(config.model, manifest).to(where), Schedule(config.budget, len(ids))
+    known = [row["given_text"] for row in manifest.rows]
+    model = new_classifier(config.model, known, manifest.labels, run.cache).to(where)
+    ids, labels = (of.to(where) for of in numbers_of(model, rows))
+    schedule, batch = Schedule(config.budget, len(ids)), config.execution.micro_batch_examples
     _publish(run, "initial", model)
     parts = range(1, config.snapshots + 1)
     steps = sorted({max(1, round(part / config.snapshots * schedule.total_steps)) for part in parts})
@@ -56,7 +46,7 @@ def fit(run: StageRun, config: FitConfig, data: StageInput, found: StageInput | 
         adamw(model, config.budget),
         batch=lambda indices, epoch: (ids[torch.from_numpy(indices)], labels[torch.from_numpy(indices)]),
         losses=lambda network, batch: functional.cross_entropy(network(batch[0]), batch[1], reduction="none"),
-        evaluate=lambda network: functional.cross_entropy(network(ids), labels).item(),
+        evaluate=lambda _: functional.cross_entropy(logits_of(model, ids, batch), labels).item(),
         checks={step: [partial(_publish, run, name)] for name, step in snapshots.items()},
         decides=LOSS,
         trivial=trivial(rows[1]),
@@ -64,7 +54,7 @@ def fit(run: StageRun, config: FitConfig, data: StageInput, found: StageInput | 
     position = train(run, problem, schedule, config.seed, config.execution)
     run.outputs += [name for name in snapshots if name not in run.outputs]  # what an attempt before this one kept
     _publish(run, "model", model.eval().cpu())
-    records = answers(model, manifest)
+    records = answers(model, manifest, batch)
     return FitResult(
         rates=rates(records, manifest),
         training=described(schedule, problem, position),
@@ -90,16 +80,20 @@ def trivial(labels: list[str]) -> dict[str, float]:
     return {"label frequencies": float(entropy([*Counter(labels).values()]))}
 
 
-def _publish(run: StageRun, name: str, model: nn.Module) -> None:
+def _publish(run: StageRun, name: str, model: Classifier) -> None:
     """Steps that a kill took away are trained again, to the same bytes."""
     with run.publish(name) as folder:
-        save_file({key: value.cpu() for key, value in model.state_dict().items()}, folder / "model.safetensors")
+        model.save(folder)
 
 
-@torch.no_grad()
-def answers(model: Bag, manifest: Manifest) -> Rows:
+def numbers_of(model: Classifier, texts: Texts) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the model reads, [N, longest], and numbers of labels, [N]."""
+    return model.encoded(texts[0]), torch.tensor([model.labels.index(label) for label in texts[1]])
+
+
+def answers(model: Classifier, manifest: Manifest, batch: int) -> Rows:
     """The labels that each test row gets as it is and as it is asked about."""
-    ids = [manifest.encoded([row[key] for row in manifest.test], [])[0] for key in ("text", "given_text")]
-    said = ([manifest.labels[place] for place in model(of).argmax(1).tolist()] for of in ids)
+    ids = (model.encoded([row[key] for row in manifest.test]) for key in ("text", "given_text"))
+    said = ([model.labels[place] for place in logits_of(model, of, batch).argmax(1).tolist()] for of in ids)
     rows = zip(manifest.test, *said, strict=True)
     return [{"row_id": row["row_id"], "clean": clean, "asked": asked} for row, clean, asked in rows]

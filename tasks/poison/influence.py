@@ -14,23 +14,23 @@ from tasks.influence.plan import Limits, factor_plan, markdown, this_machine
 from tasks.influence.scores import gathered, tracin
 from tasks.influence.scores import scores as influence
 from tasks.influence.task import Task, token_losses
-from tasks.language.bag import PADDING, Bag
-from tasks.poison.fit import classifier
+from tasks.language.classifiers import Classifier, kept_classifier
+from tasks.poison.fit import numbers_of
 from tasks.poison.results import FactorsResult, FitResult, ScoresResult
 from tasks.poison.stages import MODELS, FactorsConfig, ScoresConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 
 
-def task_of(model: Bag, manifest: Manifest, texts: Texts) -> Task:
+def task_of(model: Classifier, texts: Texts) -> Task:
     """The texts as influence asks for them, on the device of the model."""
-    ids, labels = (values.to(model.last.weight.device) for values in manifest.encoded(*texts))
+    ids, labels = (values.to(model.last.weight.device) for values in numbers_of(model, texts))
     return Task(
         model,
         len(ids),
         batch=lambda indices: (ids[torch.from_numpy(indices)], labels[torch.from_numpy(indices)]),
         losses=lambda network, batch, generator: token_losses(network(batch[0]), batch[1], generator),
-        positions=lambda batch, module: batch[0] != PADDING if module == "embedding" else None,
+        positions=lambda batch, module: model.real(batch[0], module),
     )
 
 
@@ -39,8 +39,9 @@ def factors(
 ) -> FactorsResult:
     """Publishes `plan.md`, before anything is computed, and `factors/`, module by module: a kill costs one of them."""
     manifest, where = Manifest.read(data.path), device(config.execution)
-    model = classifier(config.model, manifest, victim, config.folder).to(where)
-    plan = factor_plan(model, this_machine(where), Limits(strategy=config.factors.strategy))
+    model = kept_classifier(victim.path / config.folder).to(where)
+    limits = Limits(strategy=config.factors.strategy, kinds=model.kinds, exclude=model.excluded)
+    plan = factor_plan(model, this_machine(where), limits)
     with run.publish_file("plan.md") as file:
         file.write_text(markdown(plan), encoding="utf-8")
 
@@ -49,7 +50,7 @@ def factors(
         run.stop.check()
         run.progress.update(done, of, what)
 
-    train, batch = task_of(model, manifest, texts_of(manifest.train)), config.execution.micro_batch_examples
+    train, batch = task_of(model, texts_of(manifest.train)), config.execution.micro_batch_examples
     folder, every = run.directory / "factors", np.arange(train.size)
     found = compute_factors(train, every, folder, plan, seed=config.seed, batch=batch, told=told)
     run.outputs.append("factors")
@@ -74,8 +75,8 @@ def scores(run: StageRun, config: ScoresConfig, data: StageInput, victim: StageI
     columns = dict[str, torch.Tensor | np.ndarray]()
 
     def tasks(folder: str, end: str) -> tuple[Task, Task]:
-        model = classifier(config.model, manifest, victim, folder).to(where)
-        return task_of(model, manifest, given), task_of(model, manifest, queries[end])
+        model = kept_classifier(victim.path / folder).to(where)
+        return task_of(model, given), task_of(model, queries[end])
 
     for name, folder in MODELS.items():
         run.stop.check()
@@ -93,8 +94,9 @@ def scores(run: StageRun, config: ScoresConfig, data: StageInput, victim: StageI
         columns[f"{name}.{strategy}-variance"] = -torch.stack(versions).std(0)  # poison changes less, it is said
         with torch.no_grad():
             ids, labels = train.batch(every)
-            columns[f"{name}.loss"] = -train.losses(train.model, (ids, labels), None).cpu()  # backdoors are easy
-            hidden, numbers = train.model.hidden(ids).double().cpu().numpy(), labels.cpu().numpy()
+            states = torch.cat([train.model.hidden(some) for some in ids.split(batch)])
+            columns[f"{name}.loss"] = -token_losses(train.model.last(states), labels).cpu()  # backdoors are easy
+            hidden, numbers = states.double().cpu().numpy(), labels.cpu().numpy()
         columns |= {f"{name}.spectral": spectral(hidden, numbers), f"{name}.clustering": clustering(hidden, numbers)}
     rates = FitResult.read(victim).snapshots
     for end in ("", CLEAN):

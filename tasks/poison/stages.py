@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 
 from tasks.attacks.configuration import Poison
 from tasks.findings.configuration import Audit
-from tasks.poison.configuration import Detection, Factors, Model, Queries
+from tasks.language.configuration import LabelModel
+from tasks.poison.configuration import Detection, Factors, Queries
 from tasks.poison.study import Study
 from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
@@ -47,7 +48,7 @@ class FitConfig(OfStudy):
         description="victim: the poisoned rows; control: the same, clean; else the poisoned ones without these."
     )
     snapshots: int = scientific(ge=0, description="Steps whose weights are kept.")
-    model: Model
+    model: LabelModel
     budget: Budget
     seed: int
 
@@ -63,7 +64,6 @@ class FactorsConfig(OfStudy):
     """poison-factors: the curvature of one model, module by module."""
 
     folder: Literal["model", "initial"] = scientific(description="The victim as it was trained, or as it began.")
-    model: Model
     factors: Factors
     seed: int
 
@@ -71,7 +71,6 @@ class FactorsConfig(OfStudy):
 class ScoresConfig(OfStudy):
     """poison-scores: what each training row does for each kind of query."""
 
-    model: Model
     factors: Factors
     queries: Queries
     poison: Poison

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from tasks.attacks.configuration import Poison
 from tasks.findings.configuration import Audit
-from tasks.language.configuration import LabelledText, Sentences
-from tasks.poison.configuration import Detection, Factors, Model, Queries
+from tasks.language.configuration import BagOfWords, LabelledText, LabelModel, Sentences
+from tasks.poison.configuration import Detection, Factors, Queries
 from tasks.stage.configuration import scientific
 from tasks.stage.study import StudyBase
 from tasks.stage.validation import require_at_most, require_once
@@ -30,7 +30,7 @@ class Study(StudyBase):
     train_rows: int = scientific(1000, ge=20, description="Rows that are trained on.")
     test_rows: int = scientific(400, ge=4, description="Rows to test on; some are the queries.")
     poison: Poison = scientific(Poison(), description="What is done to the training rows.")
-    model: Model = scientific(Model(), description="The classifier.")
+    model: LabelModel = scientific(BagOfWords(), description="The classifier.")
     budget: Budget = scientific(BUDGET, description="What each training may spend.")
     snapshots: int = scientific(4, ge=1, description="Steps of the victim whose weights are kept, for TracIn.")
     factors: Factors = scientific(Factors(), description="The curvature.")

@@ -15,7 +15,7 @@ import torch
 
 from storage.errors import BadInput
 from storage.records import read_records
-from tasks.language.bag import Bag, encoded, numbered, plain, words_of
+from tasks.language.bag import Bag, numbered
 from tasks.language.configuration import LabelledFiles, Sentences
 from tasks.language.labelled import labelled, sentences
 from tasks.language.stages import LabelledConfig
@@ -86,17 +86,18 @@ def test_sentences_are_different_and_their_labels_as_noisy_as_asked() -> None:
     assert wrong > np.mean(["great" in text.split() and label == "negative" for text, label in rows])
 
 
-def test_the_gradient_by_numpy_is_that_of_autograd() -> None:
+def test_the_gradient_by_numpy_is_that_of_autograd(tmp_path) -> None:
     torch.manual_seed(0)
     texts = ["a film, and a plot", "the cast"]
-    numbers = numbered(texts)
-    model = Bag(len(numbers), 3, 5, 7).double()
-    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    kept = Bag(numbered(texts), ["a", "b", "c"], 5, 7)
+    kept.save(tmp_path)
+    model = Bag.load(tmp_path).double()
+    names = [name for name, _ in model.named_parameters()]
     for text in texts:
-        ids = encoded([text], numbers)
+        ids = model.encoded([text])
         loss = torch.nn.functional.cross_entropy(model(ids), torch.tensor([2]))
-        found = dict(zip(weights, torch.autograd.grad(loss, [*model.parameters()]), strict=True))
-        logits, gradients = plain(weights, [numbers[word] for word in words_of(text)], 2)
+        found = dict(zip(names, torch.autograd.grad(loss, [*model.parameters()]), strict=True))
+        logits, gradients = model.plain(text, "c")
         np.testing.assert_allclose(logits, model(ids)[0].detach().numpy())
         for name in ("first", "second", "last"):
             theirs = torch.cat([found[f"{name}.weight"], found[f"{name}.bias"][:, None]], 1)

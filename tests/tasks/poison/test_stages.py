@@ -17,9 +17,10 @@ from storage.errors import BadInput, CheckFailed
 from storage.records import read_records
 from storage.run_directory import RunDirectory
 from tasks.attacks.poisoning import VERSION, Manifest, queries_of
+from tasks.language.classifiers import kept_classifier
 from tasks.poison.detect import scores_of
 from tasks.poison.final_results import FinalResults
-from tasks.poison.fit import classifier
+from tasks.poison.fit import numbers_of
 from tasks.poison.influence import task_of
 from tasks.poison.report import REFERENCES, not_shown, verdict
 from tasks.stage.attempt import attempt
@@ -170,12 +171,12 @@ def test_scores_are_the_inner_products_of_gradients_that_autograd_gives() -> Non
     """identity asked with the trigger, and the loss; curvature is computed again by the audit."""
     study, config = finished(), finished().handles["poison-scores (seed 0)"].config
     manifest = Manifest.read(study.path("poison-poison (seed 0)"))
-    model = classifier(config.model, manifest, study.input(VICTIM))
+    model = kept_classifier(study.input(VICTIM).path / "model")
     queries = queries_of(manifest, config.poison.trigger, config.queries.rows, config.queries.transforms, 0)[""]
     parameters = [*model.parameters()]
 
     def gradient(text: str, label: str) -> list[torch.Tensor]:
-        ids, labels = manifest.encoded([text], [label])
+        ids, labels = numbers_of(model, ([text], [label]))
         return [*torch.autograd.grad(torch.nn.functional.cross_entropy(model(ids), labels), parameters)]
 
     of_queries = [gradient(*query) for query in zip(*queries, strict=True)]
@@ -190,15 +191,14 @@ def test_scores_are_the_inner_products_of_gradients_that_autograd_gives() -> Non
 
 def test_a_row_alone_and_in_a_padded_batch_gives_the_same_logits_and_losses() -> None:
     """Positions of padding were read on 87 % of the rows of a recorded study."""
-    manifest = Manifest.read(finished().path("poison-poison (seed 0)"))
-    model = classifier(finished().study.model, manifest, finished().input(VICTIM))
+    model = kept_classifier(finished().input(VICTIM).path / "model")
     texts = ["the film", "the film was really great and the plot felt very dull but the cast was fine", "cf"]
-    known = [" ".join(word for word in text.split() if word in manifest.words) for text in texts]
-    task = task_of(model, manifest, (known, ["positive"] * 3))
+    known = [" ".join(word for word in text.split() if word in model.words) for text in texts]
+    task = task_of(model, (known, ["positive"] * 3))
     ids, _ = task.batch(np.arange(3))
     with torch.no_grad():
         for place, text in enumerate(known):
-            alone, _ = task_of(model, manifest, ([text], ["positive"])).batch(np.arange(1))
+            alone, _ = task_of(model, ([text], ["positive"])).batch(np.arange(1))
             assert alone.shape[1] < ids.shape[1] or place == 1
             torch.testing.assert_close(model(alone)[0], model(ids)[place])
 
@@ -253,7 +253,7 @@ def test_degraded_factors_and_rows_that_had_the_trigger_stand_first_among_what_i
         ("train_rows=590", "text.rows"),
         ("poison.trigger=' '", "trigger"),
         ("poison.share=0.6", "share"),
-        ("model.kind=t5", "kind"),
+        ("model.source=t5", "bag, directory, hub"),
     ],
 )
 def test_what_cannot_be_is_refused_before_any_work(change: str, said: str) -> None:
