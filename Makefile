@@ -11,7 +11,7 @@
 #   make test-browser            pages and the Prefect UI in a real Chromium
 #   make .venv-peers          nanoGCG and torch-lr-finder for tests/benchmarks; they run on our torch and transformers
 #   make .venv-kronfluence       the peer of tests/benchmarks/influence.py
-#   make assets                  fetches what the profiles smollm2-135m and t5-derivative need (190 MB) into assets/
+#   make assets                  fetches what the profiles smollm2-135m and t5-derivative need (230 MB) into assets/
 
 PYTHON  ?= $(firstword $(foreach v,3.11 3.12 3.13,$(shell command -v python$(v) 2>/dev/null)) python3)
 STUDY   ?= robustness

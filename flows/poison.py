@@ -27,13 +27,13 @@ Config = TypeVar("Config", bound=StageConfiguration)
 
 POOL = Stage("poison-pool", LabelledConfig, "tasks.language.labelled:labelled", needs="cpu")
 POISON = Stage("poison-poison", stages.PoisonConfig, "tasks.poison.rows:poison", needs="cpu")
-FIT = Stage("poison-fit", stages.FitConfig, "tasks.poison.fit:fit")
+FIT = Stage("poison-fit", stages.FitConfig, "tasks.poison.fit:fit", version=2)
 ATTACK = Stage("poison-attack", stages.AttackConfig, "tasks.poison.checks:attack", needs="cpu")
-FACTORS = Stage("poison-factors", stages.FactorsConfig, "tasks.poison.influence:factors")
-SCORES = Stage("poison-scores", stages.ScoresConfig, "tasks.poison.influence:scores")
+FACTORS = Stage("poison-factors", stages.FactorsConfig, "tasks.poison.influence:factors", version=2)
+SCORES = Stage("poison-scores", stages.ScoresConfig, "tasks.poison.influence:scores", version=2)
 DETECT = Stage("poison-detect", stages.DetectConfig, "tasks.poison.detect:detect", needs="cpu")
-REMOVE = Stage("poison-remove", stages.FitConfig, "tasks.poison.fit:fit")
-AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", needs="cpu")
+REMOVE = Stage("poison-remove", stages.FitConfig, "tasks.poison.fit:fit", version=2)
+AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", version=2, needs="cpu")
 REPORT = Stage("poison-report", stages.EndConfig, "tasks.poison.report:report", needs="cpu")
 
 

@@ -107,6 +107,7 @@ SCIENTIFIC_FIELDS = {
     "Budget": "epochs steps effective_batch_examples learning_rate warmup_ratio decay beta_1 beta_2 weight_decay "
     "max_gradient_norm precision validations_per_epoch patience_validations not_learning ema_decay",
     "LearningGate": "max_ratio by_step",
+    "BagOfWords": "source embedding hidden",
     "FromScratch": "source init_seed vocabulary_size hidden_size layers attention_heads feed_forward_size activation "
     "pretraining",
     "PretrainedDirectory": "source",

@@ -159,7 +159,9 @@ def test_the_table_is_pinned_and_is_what_the_profiles_read():
         assert "==" in asset.package and asset.wheel.startswith(asset.package.replace("-", "_").replace("==", "-"))
         assert all(len(digest) == 64 for digest in (asset.wheel_sha256, *asset.targets.values()))
     read = set()
-    for study_page, profile in ((ROBUSTNESS, "smollm2-135m"), (load_page("summarisation"), "t5-derivative")):
+    for study_page, profile in (
+        (ROBUSTNESS, "smollm2-135m"), *((load_page(study), "t5-derivative") for study in ("summarisation", "poison"))
+    ):  # fmt: skip
         study = settings.read_study(study_page, profile, [], None)
         read |= {study.model.path, *study.text.paths}
     made = {(assets.FOLDER / target).absolute() for asset in ASSETS for target in asset.targets}
