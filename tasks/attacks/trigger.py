@@ -76,7 +76,8 @@ class TriggerSearch:
             self.state["restarts"].append(ended)
             self.state |= self._restart(len(self.state["restarts"]))
             if self.finished:
-                self.state["budgets"]["1"] = self._found()
+                ends = (f"{share:g}" for share in BUDGET_SHARES if steps_after(share, total) == total)
+                self.state["budgets"] |= dict.fromkeys(ends, self._found())
         self.state["count"] = vars(self.victim.count).copy()
 
     def best(self) -> dict[str, Any]:

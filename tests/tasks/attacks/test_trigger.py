@@ -175,6 +175,11 @@ def test_a_share_of_the_budget_gives_what_a_search_that_ended_there_would_answer
     assert found.state["budgets"] == {"0.1": presents[2], "0.3": presents[6], "1": found.best()["trigger_ids"]}
 
 
+def test_a_search_of_one_iteration_keeps_every_share_of_its_budget():
+    found = searched(planted(), attack=ATTACK.model_copy(update={"restarts": 1, "iterations": 1}))
+    assert found.state["budgets"] == dict.fromkeys(["0.1", "0.3", "1"], found.best()["trigger_ids"])
+
+
 def test_while_the_second_restart_runs_the_first_is_what_was_found():
     attack = ATTACK.model_copy(update={"restarts": 5, "iterations": 4})  # 20 in all: 6 is within the second
     search = searched(Victim(tiny_model(length=40, seed=2), 0, 16), mask=usable().new_ones(61), attack=attack)
