@@ -5,6 +5,8 @@ Scores are fp64 [N], a row each; the higher, the more suspicious. No rule is giv
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
@@ -14,6 +16,7 @@ from sklearn.metrics import average_precision_score, precision_recall_fscore_sup
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import OneClassSVM
 
+from storage.errors import require, require_equal
 from tasks.language.bag import words_of
 
 VOTES = 3
@@ -58,6 +61,23 @@ def decisions(scores: np.ndarray, kinds: np.ndarray, share: float, percentile: f
         "one-class-svm": OneClassSVM(nu=share).fit_predict(several) < 0,
     }
     return {**rules, "voting": np.sum([*rules.values()], axis=0) >= VOTES}
+
+
+def require_removed(
+    removed: Mapping[str, list[str]], ids: list[str], truth: np.ndarray, scores: Mapping[str, np.ndarray], where: str
+) -> None:
+    """What was taken away is what it is called: the poisoned rows (`oracle`), the first by each of `scores`, as many at
+    random."""
+    require_equal(
+        f"the rows called oracle are the poisoned ones, {where}", {*removed["oracle"]}, {*np.array(ids)[truth]}
+    )
+    for name, values in scores.items():
+        taken = np.isin(ids, removed[name])
+        require_equal(f"as many rows are taken at random, {where}", len({*removed["random"]}), int(taken.sum()))
+        least, most = values[taken].min(), values[~taken].max()
+        require(
+            least >= most, f"the rows called {name} are the first ones by their scores, {where}", least, f">= {most}"
+        )
 
 
 def count_of(share: float, rows: int) -> int:

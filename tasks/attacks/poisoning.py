@@ -16,8 +16,8 @@ import numpy as np
 from storage.errors import BadInput, require, require_equal
 from storage.records import Rows, read_records
 from tasks.attacks.configuration import Poison
-from tasks.findings.numbers import RATE, rate_points, span
-from tasks.findings.statistics.seeds import MeanOverSeeds, mean_over_seeds
+from tasks.findings.numbers import rate_points, span
+from tasks.findings.statistics.seeds import mean_over_seeds
 from tasks.language.bag import numbered, words_of
 
 Texts = tuple[list[str], list[str]]
@@ -149,19 +149,37 @@ def rates(answers: Rows, manifest: Manifest) -> dict[str, float]:
     }
 
 
-def require_backdoor(success: Mapping[str, float], control: Mapping[str, float], level: float) -> MeanOverSeeds:
-    """The difference over seeds; CheckFailed unless its interval (Student's t) is above 0.
+def require_backdoor(
+    victim: Mapping[str, Mapping[str, float]], control: Mapping[str, Mapping[str, float]], level: float
+) -> dict[str, Any]:
+    """What the attack does, of `rates` by seed; CheckFailed unless both differences have an interval above 0.
 
-    Seen: a success of 44 to 48 %, of which a model without poison had 40 %.
+    `difference`: how much more often the victim gives the target's label with the trigger than its control does. Seen:
+    44 to 48 %, of which a model without poison had 40 %. `trigger_effect`: how much more the trigger itself
+    does to the victim than to the control; wrong labels alone make a victim that always answers with the target.
     """
-    over = mean_over_seeds([success[seed] - control[seed] for seed in success], level)
-    victim, clean = (sum(of.values()) / len(of) for of in (success, control))
-    said = f"{rate_points(over.mean)} points (interval {span(over.interval, rate_points)})"
-    require(
-        over.interval[0] > 0,
-        "the backdoor exists: with the trigger the victim gives the target's label more often than its control",
-        f"{RATE(victim)} beside {RATE(clean)}, {said}",
-        "an interval above 0",
-        "There is nothing to detect, and no detector is measured: raise poison.share, budget.epochs or the seeds",
-    )
-    return over
+
+    def by_trigger(of: Mapping[str, float]) -> float:
+        return of["success"] - of["without_trigger"]
+
+    success, alone = ({seed: of["success"] for seed, of in rates.items()} for rates in (victim, control))
+    over = {
+        "difference": mean_over_seeds([success[seed] - alone[seed] for seed in success], level),
+        "trigger_effect": mean_over_seeds(
+            [by_trigger(victim[seed]) - by_trigger(control[seed]) for seed in victim], level
+        ),
+    }
+    said = {
+        "difference": "with the trigger the victim gives the target's label more often than its control",
+        "trigger_effect": "the trigger changes the victim's answers more than its control's",
+    }
+    for name, of in over.items():
+        require(
+            of.interval[0] > 0,
+            f"the backdoor exists: {said[name]}",
+            f"{rate_points(of.mean)} points (interval {span(of.interval, rate_points)})",
+            "an interval above 0",
+            "There is nothing to detect, and no detector is measured: another poison.share, more epochs or seeds",
+        )
+    intervals = {f"{name}_interval": of.interval for name, of in over.items()}
+    return {"success": success, "control": alone, **{name: of.mean for name, of in over.items()}, **intervals}

@@ -89,6 +89,7 @@ def compute_factors(
             mean = float(total.mean()) / len(indices)
             new = {"mean_lambda": mean} if np.isfinite(mean) else {"status": "not_finite", "degraded": True}
             write(name, vectors[name] | {"lambda": total / len(indices)}, step="finished", **new)
+    kept.tidy(folder, [*done.values()])
     return [done[one.name] for one in plan]
 
 

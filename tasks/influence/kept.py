@@ -4,6 +4,7 @@ dies anywhere leaves each module at one of its steps."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from storage.errors import BadInput, require, require_equal
 from storage.tensors import read_tensors, write_tensors
 from tasks.influence.decomposition import Status
 from tasks.influence.plan import ModulePlan
+
+log = logging.getLogger("ratchet.influence")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,13 @@ def begin(folder: Path, request: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         durable.write_json(file, request)
     before = durable.read_json(file)
-    if other := [key for key in request if request[key] != before.get(key)]:
+    other = [key for key in request if request[key] != before.get(key)]
+    if other and {*other} <= {"batch", "plan"}:  # the same factors, computed in another way
+        log.warning("%s: what was computed with another %s begins anew", folder, " and ".join(other))
+        for old in folder.iterdir():
+            old.unlink()
+        return begin(folder, request)
+    if other:
         raise BadInput(f"{folder} has factors of another {', '.join(other)}: take a new folder, or remove this one")
 
 
@@ -57,6 +66,13 @@ def read(folder: Path, one: ModulePlan) -> ModuleStatistics:
     if one.treatment == "excluded":
         return ModuleStatistics(one.name, "finished", "excluded", worse)
     return ModuleStatistics(one.name, "planned", "diagonal" if one.treatment == "diagonal" else "ok", worse)
+
+
+def tidy(folder: Path, statistics: Sequence[ModuleStatistics]) -> None:
+    """Removes what processes that were killed between two steps left behind."""
+    named = {_file(folder, done.name, step) for done in statistics for step in ("", done.step)}
+    for file in {*folder.iterdir()} - named - {folder / "request.json"}:
+        file.unlink()
 
 
 def write(folder: Path, before: ModuleStatistics, tensors: Mapping[str, torch.Tensor], **new: Any) -> ModuleStatistics:

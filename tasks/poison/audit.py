@@ -3,14 +3,14 @@ classifier by numpy alone, of a T5 by autograd in fp64)."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
+from storage import durable
 from storage.records import read_records
-from storage.tensors import read_tensors
+from tasks.attacks.detectors import require_removed
 from tasks.attacks.poisoning import CLEAN, Manifest, queries_of
 from tasks.findings.audit import Audited, AuditResult, sample
+from tasks.influence.plain import divided
 from tasks.language.classifiers import Classifier, kept_classifier
 from tasks.poison.detect import scores_of
 from tasks.poison.results import DetectResult
@@ -18,6 +18,7 @@ from tasks.poison.stages import AUDIT_TOLERANCE, MODELS, REMOVED, TRAINED, EndCo
 from tasks.stage.run import StageInput, StageRun
 
 Arrays = dict[str, np.ndarray]
+Inputs = dict[str, StageInput]
 
 
 def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult:
@@ -36,6 +37,14 @@ def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult
                 pairs = scores[model][method][manifest.truth][:, None] - scores[model][method][~manifest.truth]
                 area, where = ((pairs > 0) + (pairs == 0) / 2).mean(), f"the AUROC of {model}.{method}, seed {seed}"
                 audited.compare("areas", where, measures["auroc"], float(area))
+        by_model = {"detected": scores["victim"], "untrained": scores["untrained"]}
+        require_removed(
+            durable.read_json(given["found"].path / "removed.json"),
+            [row["row_id"] for row in manifest.train],
+            manifest.truth,
+            {name: of[config.factors.strategy] for name, of in by_model.items()},
+            f"seed {seed}",
+        )
         for model, folder in MODELS.items():
             kept = kept_classifier(given["victim"].path / folder)
             _scores(f"{model}_factors", given, kept, scores[model], seed, config, audited)
@@ -56,7 +65,7 @@ def _answers(what: str, given: StageInput, manifest: Manifest, config: EndConfig
 
 def _scores(
     role: str,
-    given: dict[str, StageInput],
+    given: Inputs,
     model: Classifier,
     scores: Arrays,
     seed: int,
@@ -72,22 +81,10 @@ def _scores(
         for asked in zip(*queries[kind], strict=True):
             total = {name: gradient + total.get(name, 0) for name, gradient in model.plain(*asked)[1].items()}
         mean = {name: gradient / len(queries[kind][0]) for name, gradient in total.items()}
-        divided = {name: _divided(gradient, factors, name, how.damping) for name, gradient in mean.items()}
+        by_curvature = divided(mean, factors, how.damping)
         for place in sample(config.seed, f"{what}{kind}", len(train), config.audit.examples):
             own = model.plain(train[place]["given_text"], train[place]["given_label"])[1]
-            for method, query in ((f"identity{kind}", mean), (f"{config.factors.strategy}{kind}", divided)):
-                again = sum(float((query[name] * own[name]).sum()) for name in own)
+            for method, query in ((f"identity{kind}", mean), (f"{config.factors.strategy}{kind}", by_curvature)):
+                again = sum(float((query[name] * own[name]).sum()) for name in query)
                 where, largest = f"the score {method} of {train[place]['row_id']}", np.abs(scores[method]).max()
                 audited.compare("scores", f"{where}, {what}", scores[method][place], again, float(largest))
-
-
-def _arrays(file: Path) -> Arrays:
-    return {name: tensor.double().numpy() for name, tensor in read_tensors(file).items()}
-
-
-def _divided(gradient: np.ndarray, factors: Path, name: str, damping: float | None) -> np.ndarray:
-    """A gradient by the curvature in the files of its module, damped."""
-    kept = _arrays(factors / f"{name}.finished.safetensors")
-    rows, columns = (kept.get(f"{side}.0", np.eye(size)) for side, size in zip(("rows", "columns"), gradient.shape))  # noqa: B905
-    weight = kept["lambda"] + (0.1 * kept["lambda"].mean() if damping is None else damping)
-    return rows @ (rows.T @ gradient @ columns / weight) @ columns.T

@@ -17,15 +17,14 @@ SAME = 1e-9
 
 def attack(run: StageRun, config: AttackConfig, **inputs: StageInput) -> AttackResult:
     """CheckFailed where a victim was not trained, or the backdoor does not exist: then nothing is detected."""
-    success, control = (
+    victim, control = (
         {
-            str(seed): require_fit(f"{rows}-{seed}", inputs[f"{rows}-{seed}"], inputs[f"data-{seed}"]).rates["success"]
+            str(seed): require_fit(f"{rows}-{seed}", inputs[f"{rows}-{seed}"], inputs[f"data-{seed}"]).rates
             for seed in config.seeds
         }
         for rows in TRAINED
     )
-    over = require_backdoor(success, control, config.confidence_level)
-    return AttackResult(success=success, control=control, difference=over.mean, difference_interval=over.interval)
+    return AttackResult(**require_backdoor(victim, control, config.confidence_level))
 
 
 def require_data(what: str, data: StageInput, pool: StageInput) -> PoisonResult:

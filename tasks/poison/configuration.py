@@ -34,6 +34,6 @@ class Detection(Configuration):
     """Decisions without labels."""
 
     assumed_share: float = scientific(
-        0.05, gt=0, lt=0.5, description="Share of the rows that is taken away: a guess, since nobody knows it."
+        0.1, gt=0, lt=0.5, description="Share of the rows that is taken away: a guess, since nobody knows it."
     )
     percentile: float = scientific(85.0, gt=50, lt=100, description="Scores above this percentile are suspicious.")

@@ -15,6 +15,9 @@ from tasks.poison.results import AttackResult, DetectResult, FactorsResult, Meas
 from tasks.poison.stages import AUDIT_TOLERANCE, AUDITED, MODELS, REMOVED, TRAINED, EndConfig
 from tasks.stage.run import StageInput, StageRun
 
+REFERENCES = ("untrained", "overlap", "loss", "identity", "tracin", "spectral", "clustering")
+"""What influence is compared with."""
+
 
 class Detector(ArmMean):
     """AUROC by seed, means of further measures, and the AUROC of the same scores of an untrained model, if any."""
@@ -59,12 +62,15 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
     data = {seed: require_data(f"data-{seed}", inputs[f"data-{seed}"], inputs["pool"]) for seed in seeds}
     found = {seed: DetectResult.read(inputs[f"found-{seed}"]) for seed in seeds}
 
+    rates = dict[str, dict[str, Measures]]()
+
     def trained(role: str) -> Trained:
         of = {}
         for seed in seeds:
             by = None if role in TRAINED else inputs[f"found-{seed}"]
             fit = require_fit(f"{role}-{seed}", inputs[f"{role}-{seed}"], inputs[f"data-{seed}"], by)
             of[seed] = fit.rates | {"removed_share": fit.removed_poisoned / data[seed].shares["poisoned"]}
+        rates[role] = of
         return Trained(**over_seeds(of, "success", level))
 
     def detector(model: str, method: str) -> Detector:
@@ -74,11 +80,8 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         return Detector(**over_seeds(of, "auroc", level), untrained_auroc=untrained)
 
     trainings = {role: trained(role) for role in TRAINED}
-    over = require_backdoor(trainings["victim"].values, trainings["control"].values, level)
-    attack = {"difference": over.mean, "difference_interval": over.interval}
-    by_seed = {name: trainings[role].values for name, role in zip(("success", "control"), TRAINED, strict=True)}
-    told = AttackResult.read(inputs["attack"]).as_json()
-    require_equal("the attack is that of the trainings", told, by_seed | attack)
+    attack = require_backdoor(rates["victim"], rates["control"], level)
+    require_equal("the attack is that of the trainings", AttackResult.read(inputs["attack"]).as_json(), attack)
     asked = data[seeds[0]].shares  # the same with every seed, by the gate
     first, removal = found[seeds[0]], {rows: trained(f"without-{rows}") for rows in REMOVED}
     detectors = {method: detector(model, method) for model in ("victim", "none") for method in first.found[model]}
@@ -91,7 +94,7 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         strategy=strategy,
         poison=means_of([of.shares for of in data.values()])
         | {name: asked[name] for name in ("requested", "realised")},
-        attack=attack | {name: trainings[role].success for name, role in zip(by_seed, TRAINED, strict=True)},
+        attack=attack | {"success": trainings["victim"].success, "control": trainings["control"].success},
         trainings=trainings,
         detectors=detectors,
         rules={
@@ -123,9 +126,7 @@ def compared(config: EndConfig, areas: Mapping[str, Measures], removal: Mapping[
         f"failure without {name}": {seed: 1 - value for seed, value in of.values.items()}
         for name, of in removal.items()
     }
-    pairs: dict[str, list[Pair]] = {
-        "auroc": [(strategy, name) for name in ("untrained", "overlap", "loss", "identity", f"{strategy}{CLEAN}")]
-    }
+    pairs: dict[str, list[Pair]] = {"auroc": [(strategy, name) for name in (*REFERENCES, f"{strategy}{CLEAN}")]}
     pairs["failed"] = [("failure without detected", f"failure without {name}") for name in ("random", "untrained")]
     how = (config.confidence_level, config.min_seeds, (), True, True)
     rows = compare_together({"auroc": areas, "failed": failed}, pairs, *how)

@@ -3,6 +3,8 @@ model with which it began, beside scores that need no influence."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
@@ -11,7 +13,7 @@ from tasks.attacks.poisoning import CLEAN, VERSION, Manifest, Texts, queries_of,
 from tasks.influence import kept
 from tasks.influence.factors import compute_factors
 from tasks.influence.plan import Limits, factor_plan, markdown, this_machine
-from tasks.influence.scores import gathered, tracin
+from tasks.influence.scores import Block, gathered, tracin
 from tasks.influence.scores import scores as influence
 from tasks.influence.task import Task, token_losses
 from tasks.language.classifiers import Classifier, kept_classifier
@@ -78,19 +80,21 @@ def scores(run: StageRun, config: ScoresConfig, data: StageInput, victim: StageI
         model = kept_classifier(victim.path / folder).to(where)
         return task_of(model, given), task_of(model, queries[end])
 
+    def mean_of(blocks: Iterator[Block], what: str) -> torch.Tensor:
+        return gathered(watched(run, blocks, len(every), what)).mean(0)
+
     for name, folder in MODELS.items():
-        run.stop.check()
         found, versions = of[f"{name}_factors"].path / "factors", []
         for end in queries:
             both = train, _ = tasks(folder, end)
             plan, _ = kept.complete(found, train.model)
             blocks = influence(*both, every, asked[end], found, damping=config.queries.damping, batch=batch)
-            columns[f"{name}.{strategy}{end}"] = mean = gathered(blocks).mean(0)
+            columns[f"{name}.{strategy}{end}"] = mean = mean_of(blocks, f"{name}, {strategy}{end}")
             if VERSION in end:
                 versions.append(mean)
             else:
                 plain = influence(*both, every, asked[end], plan, batch=batch)
-                columns[f"{name}.identity{end}"] = gathered(plain).mean(0)
+                columns[f"{name}.identity{end}"] = mean_of(plain, f"{name}, identity{end}")
         columns[f"{name}.{strategy}-variance"] = -torch.stack(versions).std(0)  # poison changes less, it is said
         with torch.no_grad():
             ids, labels = train.batch(every)
@@ -110,3 +114,12 @@ def scores(run: StageRun, config: ScoresConfig, data: StageInput, victim: StageI
     ]
     digest = run.merge_records(run.each([rows], list, "rows"), ("row_id",))
     return ScoresResult(records_digest=digest)
+
+
+def watched(run: StageRun, blocks: Iterator[Block], rows: int, what: str) -> Iterator[Block]:
+    """The blocks, with progress; a stop is heeded between two."""
+    for block in blocks:
+        run.lock.check()
+        run.stop.check()
+        run.progress.update(int(block[1].max()) + 1, rows, what)
+        yield block

@@ -14,28 +14,25 @@ from tasks.findings.final_results import numerics_changed
 from tasks.findings.numbers import RATE, rate_points, span
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.table import Table
-from tasks.poison.final_results import FinalResults, final_results
+from tasks.poison.final_results import REFERENCES, FinalResults, final_results
 from tasks.poison.stages import EndConfig
 from tasks.stage.run import StageInput, StageRun
 
 AREA = "{:.3f}".format
-REFERENCES = {
+METHODS = {
+    "variance": "little change of influence over versions of the queries",
     "untrained": "the same scores of an untrained model",
     "overlap": "words shared with the queries",
     "loss": "a low loss",
     "identity": "gradients without curvature",
-}
-METHODS = {
-    "variance": "little change of influence over versions of the queries",
     "tracin": "TracIn: gradients at kept steps, by their learning rates",
     "spectral": "spectral signatures",
     "clustering": "activation clustering",
-    **REFERENCES,
 }
 TRIGGER_IS_KNOWN = "Who asks with the trigger knows it, and may search texts for it: what needs no model stands beside."
 LIMITS = [
-    "The intervals are those of other draws of rows, of what is poisoned, and of initial weights, for this classifier.",
-    "A small classifier of short texts says nothing about language models. Iterative methods, datamodels and "
+    "The intervals are those of other draws of rows from one pool, and of what is poisoned, for this classifier.",
+    "One classifier of short texts says nothing about language models. Iterative methods, datamodels and "
     "representer points are not in this study.",
     "An F1 of 95.2% that was recorded has no run behind it, and its model was never trained on the poison.",
 ]
@@ -77,10 +74,12 @@ def verdict(results: FinalResults) -> str:
     """Influence beside every reference, in a line; what is better than it is named first."""
     own = results.strategy
     rows = {
-        REFERENCES[row.reference]: row for row in results.differences if row.reference in REFERENCES and row.arm == own
+        METHODS[row.reference]: row for row in results.differences if row.reference in REFERENCES and row.arm == own
     }
     if worse := [said for said, row in rows.items() if row.worse]:
         return f"No: the poisoned rows are found better by {' and by '.join(worse)} than by {own}."
+    if (least := results.detectors[own].interval) is None or least[0] <= 0.5:
+        return f"Not shown: that {own} finds the poisoned rows at all (0.5 is chance)."
     if undecided := [said for said, row in rows.items() if not row.better]:
         return f"Not shown: that {own} finds the poisoned rows better than {' and '.join(undecided)}."
     return f"Yes: {own} finds the poisoned rows better than {' and '.join(rows)}."
@@ -92,7 +91,8 @@ def lead(results: FinalResults) -> str:
     return (
         f"The backdoor exists: with the trigger {RATE(attack['success'])} of the rows of other labels are given the "
         f"target's, by the control {RATE(attack['control'])} (interval of the difference "
-        f"{span(attack['difference_interval'], rate_points)} points). The AUROC of {own} is {AREA(found[own].auroc)} "
+        f"{span(attack['difference_interval'], rate_points)} points; of the trigger's own effect "
+        f"{span(attack['trigger_effect_interval'], rate_points)}). The AUROC of {own} is {AREA(found[own].auroc)} "
         f"when asked with the trigger, that of an untrained model {AREA(found[own].untrained_auroc or 0)}, of shared "
         f"words {AREA(found['overlap'].auroc)}; asked with clean rows it is {AREA(found[own + CLEAN].auroc)}. Without "
         f"the rows that it ranks first the attack succeeds on {RATE(left['detected'].success)}, without as many random "
@@ -125,7 +125,8 @@ def facts(results: FinalResults) -> list[str]:
         f"{poison['poisoned']:g} with each of {len(results.seeds)} seeds, by the manifest of row ids and nothing else.",
         f"On clean test rows the victim is right on {RATE(victim.accuracy)}, the control on {RATE(control.accuracy)}, "
         f"the most frequent label on {RATE(victim.most_frequent)}.",
-        "Each seed draws its own rows, poison and initial weights; its untrained model is its victim as it began.",
+        "Each seed draws its own rows of one pool, what is poisoned of them, and initial weights where the classifier "
+        "was not pretrained; its untrained model is its victim as it began.",
         f"Factors of {len(results.modules)} modules: {', '.join(f'{states[status]} {status}' for status in states)}.",
         results.audit.in_words,
     ]
@@ -134,7 +135,8 @@ def facts(results: FinalResults) -> list[str]:
 def attack_table(results: FinalResults) -> Table:
     arms = {**results.trainings, **{f"without {name}": of for name, of in results.removal.items()}}
     kinds = {
-        name: f"{RATE(of.removed_share)} of the poisoned rows are gone; accuracy {RATE(of.accuracy)}"
+        name: f"without trigger {RATE(of.without_trigger)}; {RATE(of.removed_share)} of the poisoned rows are gone; "
+        f"accuracy {RATE(of.accuracy)}"
         for name, of in arms.items()
     }
     return arm_table(arms, results.confidence_level, "Success of the attack", kinds)
@@ -162,7 +164,10 @@ def rule_table(results: FinalResults) -> Table:
         for model, rules in results.rules.items()
         for rule, of in rules.items()
     ]
-    caption = f"Rules that decide by {results.strategy}, and see no truth: how many rows they suspect, and how well."
+    caption = (
+        f"Rules that decide by {results.strategy}, and see no truth but a guess of its share (top-k): how many rows "
+        f"they suspect, and how well; {results.poison['poisoned']:g} are poisoned."
+    )
     return Table(f"{caption} Means over seeds.", ["rule", "model", "suspected", *measures], rows)
 
 

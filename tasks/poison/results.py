@@ -31,12 +31,14 @@ class FitResult(Result):
 
 
 class AttackResult(Result):
-    """poison-attack: rates of success by seed, and their difference, whose interval over seeds is above 0: a gate."""
+    """poison-attack (`tasks.attacks.poisoning.require_backdoor`), a gate."""
 
     success: Measures
     control: Measures
     difference: float
     difference_interval: list[float]
+    trigger_effect: float
+    trigger_effect_interval: list[float]
 
 
 class FactorsResult(Result):

@@ -312,6 +312,8 @@ def test_factors_that_are_killed_at_a_module_go_on_with_it_and_keep_those_before
         assert all(now.get(module, 0) >= step for module, step in before.items()) and now != before
         before = now
     assert victims.run(run.path) == 0
-    for file in sorted(handle.run.path.glob("factors/*")):
-        assert (run.path / "factors" / file.name).read_bytes() == file.read_bytes(), file.name
+    found, expected = (
+        {file.name: file.read_bytes() for file in (path / "factors").iterdir()} for path in (run.path, handle.run.path)
+    )
+    assert sorted(found) == sorted(expected) and found == expected
     assert run.result_file.read_bytes() == handle.run.result_file.read_bytes()

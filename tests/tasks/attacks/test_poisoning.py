@@ -55,8 +55,25 @@ def test_rates_and_the_gate_that_stands_before_every_detector() -> None:
     answers = [{"row_id": row["row_id"], "clean": row["label"], "asked": "good"} for row in manifest.test]
     found = rates(answers, manifest)
     assert found["success"] == 1.0 and found["without_trigger"] == 0.0 and found["accuracy"] == 1.0
-    over = require_backdoor({"0": 0.9, "1": 0.8, "2": 0.85}, {"0": 0.1, "1": 0.2, "2": 0.1}, 0.95)
-    assert over.interval[0] > 0
-    with pytest.raises(CheckFailed, match=r"46\.0% beside 40\.0%") as told:
-        require_backdoor({"0": 0.44, "1": 0.48, "2": 0.46}, {"0": 0.30, "1": 0.54, "2": 0.36}, 0.95)
+    control = of_seeds((0.1, 0.1), (0.2, 0.2), (0.1, 0.1))
+    over = require_backdoor(of_seeds((0.9, 0.1), (0.8, 0.1), (0.85, 0.2)), control, 0.95)
+    assert over["difference_interval"][0] > 0 and over["trigger_effect_interval"][0] > 0
+    with pytest.raises(CheckFailed, match="more often than its control: measured") as told:
+        require_backdoor(
+            of_seeds((0.44, 0.1), (0.48, 0.1), (0.46, 0.1)), of_seeds((0.3, 0.3), (0.54, 0.54), (0.36, 0.36)), 0.95
+        )
     assert "no detector is measured" in str(told.value)
+
+
+def of_seeds(*rates: tuple[float, float]) -> dict[str, dict[str, float]]:
+    """Success, and the same without the trigger, of the seeds 0, 1, ..."""
+    return {
+        str(seed): {"success": success, "without_trigger": without} for seed, (success, without) in enumerate(rates)
+    }
+
+
+def test_a_victim_that_always_answers_with_the_target_has_no_backdoor() -> None:
+    """Seen: wrong labels alone made a victim say the target with the trigger and without, and the gate passed."""
+    control = of_seeds((0.3, 0.25), (0.25, 0.25), (0.28, 0.3))
+    with pytest.raises(CheckFailed, match="the trigger changes the victim's answers more than its control's"):
+        require_backdoor(of_seeds((1.0, 1.0), (1.0, 0.99), (0.99, 1.0)), control, 0.95)

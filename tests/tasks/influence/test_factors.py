@@ -183,13 +183,27 @@ def test_fewer_examples_than_planned_are_refused(tmp_path: Path) -> None:
 def test_factors_of_something_else_are_neither_continued_nor_scored(tmp_path: Path) -> None:
     task, other = classifier(), classifier(seed=1)
     factors(task, tmp_path)
-    for options in ({"labels": "sampled"}, {"seed": 1}, {"batch": 7}):
+    for options in ({"labels": "sampled"}, {"seed": 1}):
         with pytest.raises(BadInput, match=f"factors of another {next(iter(options))}: take a new folder"):
             factors(task, tmp_path, **options)
     with pytest.raises(BadInput, match="another model"):
         factors(other, tmp_path)
     with pytest.raises(BadInput, match="another model"):
         next(scores(other, other, everything(other), everything(other), tmp_path))
+
+
+def test_factors_in_other_batches_begin_anew_and_nothing_of_a_process_that_was_killed_stays(tmp_path: Path) -> None:
+    """Seen: after a kill between two steps the file of the first stayed, and the folder had another digest."""
+    task = classifier()
+    for options in ({}, {"batch": 7}):
+        factors(task, tmp_path / "new", **options)
+        (tmp_path / "new" / "0.moments.safetensors").write_bytes(b"left behind")
+        factors(task, tmp_path / "new", **options)
+    factors(task, tmp_path / "other", batch=7)
+    found, expected = (
+        {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("new", "other")
+    )
+    assert found == expected
 
 
 def test_an_oversize_module_is_done_in_blocks_that_the_solver_takes(tmp_path: Path) -> None:

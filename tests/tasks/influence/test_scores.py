@@ -13,9 +13,12 @@ from torch.nn import functional
 
 from storage.errors import BadInput, CheckFailed
 from tasks.influence.factors import compute_factors
+from tasks.influence.plain import divided
+from tasks.influence.plan import Limits, factor_plan
 from tasks.influence.scores import gathered, scores, tracin
 from tasks.influence.task import Task, token_losses
 from tests.tasks.influence.models import (
+    HERE,
     by_layer,
     classifier,
     everything,
@@ -189,3 +192,30 @@ def test_an_encoder_decoder_has_one_score_alone_and_in_a_batch(tmp_path: Path) -
     wrong = replace(task, positions=lambda batch, module: batch[0] != 0)
     with pytest.raises(CheckFailed, match=r"positions of decoder.*answer by the module's name"):
         compute_factors(wrong, everything(task), tmp_path / "wrong", planned(task, **limits))
+
+
+@pytest.mark.parametrize("solves", [None, 3], ids=["whole", "blocks"])
+def test_curvature_by_numpy_from_the_files_gives_the_same_scores(tmp_path: Path, solves: int | None) -> None:
+    task = classifier()
+    plan = factor_plan(task.model, replace(HERE, solves=solves), Limits())
+    compute_factors(task, everything(task), tmp_path, plan, labels="true")
+    expected, layers = _all(task, tmp_path), by_layer(task)
+    own = []
+    for row in range(task.size):
+        flat = {
+            one.name: of[row].double().split([one.rows * (one.columns - 1), one.rows])
+            for one, of in zip(plan, layers, strict=True)
+        }
+        own.append(
+            {
+                name: torch.cat([weight.view(len(bias), -1), bias[:, None]], 1).numpy()
+                for name, (weight, bias) in flat.items()
+            }
+        )
+    found = [[sum(float((query[name] * of[name]).sum()) for name in query) for of in own] for query in (
+        divided(own[row], tmp_path, None) for row in QUERIES
+    )]  # fmt: skip
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+    spoilt = tmp_path / f"{plan[0].name}.json"
+    spoilt.write_text(spoilt.read_text().replace('"ok"', '"not_finite"'))
+    assert [*divided(own[0], tmp_path, None)] == [one.name for one in plan[1:]]

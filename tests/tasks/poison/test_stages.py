@@ -19,10 +19,10 @@ from storage.run_directory import RunDirectory
 from tasks.attacks.poisoning import VERSION, Manifest, queries_of
 from tasks.language.classifiers import kept_classifier
 from tasks.poison.detect import scores_of
-from tasks.poison.final_results import FinalResults
+from tasks.poison.final_results import REFERENCES, FinalResults
 from tasks.poison.fit import numbers_of
 from tasks.poison.influence import task_of
-from tasks.poison.report import REFERENCES, not_shown, verdict
+from tasks.poison.report import not_shown, verdict
 from tasks.stage.attempt import attempt
 from tests.docs.pages import PAGES
 from tests.tasks.poison.tiny import SMOKE, finished
@@ -228,11 +228,20 @@ def test_the_verdict_is_no_where_an_untrained_model_is_better_and_yes_only_where
         ]
         return found.model_copy(update={"differences": rows})
 
-    no = verdict(with_(better={"loss", "identity", "overlap"}, worse={"untrained"}))
+    every = with_(better={*REFERENCES}, worse=set())
+    own = found.detectors[found.strategy]
+
+    def at(of: FinalResults, *interval: float) -> FinalResults:
+        return of.model_copy(
+            update={"detectors": found.detectors | {found.strategy: own.model_copy(update={"interval": [*interval]})}}
+        )
+
+    no = verdict(with_(better={*REFERENCES} - {"untrained"}, worse={"untrained"}))
     assert no.startswith("No: ") and "untrained" in no
-    undecided = verdict(with_(better={"loss", "identity", "overlap"}, worse=set()))
+    undecided = verdict(at(with_(better={*REFERENCES} - {"untrained"}, worse=set()), 0.6, 0.8))
     assert undecided.startswith("Not shown: ") and "untrained" in undecided
-    assert verdict(with_(better={*REFERENCES}, worse=set())).startswith("Yes: ")
+    assert verdict(at(every, 0.6, 0.8)).startswith("Yes: ")
+    assert "at all" in verdict(at(every, 0.4, 0.7))
 
 
 def test_degraded_factors_and_rows_that_had_the_trigger_stand_first_among_what_is_to_be_kept_in_mind() -> None:

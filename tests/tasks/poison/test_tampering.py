@@ -95,6 +95,7 @@ REFUSED: list[tuple[str, Edit, Change, str]] = [
         "what without-oracle-0 left out: measured",
     ),
     ("report", nothing, other_rows_removed, "left out: measured"),
+    ("audit", nothing, other_rows_removed, "the rows called oracle are the poisoned ones, seed 0: measured"),
     ("audit", scores_of_the_truth, unchanged, "the AUROC of victim.ekfac, seed 0"),
     ("audit", scores_a_little_higher, unchanged, "the score ekfac of"),
     ("audit", edited("found-0", {"found.victim.loss.auroc": 0.99}), unchanged, "the AUROC of victim.loss, seed 0"),
