@@ -140,7 +140,7 @@ CAPS = {"robustness": 2_330, "icecube": 2_890, "inversion": 1_990}
 """Lines of the rooms that are older than the budget of a new one: they only fall."""
 INFLUENCE_CAP = 780
 """Of tasks/influence; 600 were asked."""
-SPINE_CAP, ALL_CAP = 23_630, 44_420
+SPINE_CAP, ALL_CAP = 23_630, 44_510
 """Lines of all but studies, pages and subjects, and of all: they only fall, but for a new study."""
 
 

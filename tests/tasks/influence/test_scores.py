@@ -194,10 +194,11 @@ def test_an_encoder_decoder_has_one_score_alone_and_in_a_batch(tmp_path: Path) -
         compute_factors(wrong, everything(task), tmp_path / "wrong", planned(task, **limits))
 
 
-@pytest.mark.parametrize("solves", [None, 3], ids=["whole", "blocks"])
+@pytest.mark.parametrize("solves", [None, 70], ids=["whole", "blocks"])
 def test_curvature_by_numpy_from_the_files_gives_the_same_scores(tmp_path: Path, solves: int | None) -> None:
-    task = classifier()
+    task = classifier(width=140)
     plan = factor_plan(task.model, replace(HERE, solves=solves), Limits())
+    assert {one.treatment for one in plan} == {"blocks" if solves else "ekfac"}
     compute_factors(task, everything(task), tmp_path, plan, labels="true")
     expected, layers = _all(task, tmp_path), by_layer(task)
     own = []

@@ -157,7 +157,9 @@ def test_every_kind_of_row_is_what_its_role_says() -> None:
     ids = {row["row_id"]: row for row in manifest.train}
     found = json.loads((study.path("poison-detect (seed 0)") / "removed.json").read_text())
     assert {*found["oracle"]} == {row_id for row_id, row in ids.items() if row["changed"]}
-    assert all(len(found[name]) == len(found["oracle"]) and {*found[name]} <= {*ids} for name in found)
+    k = round(study.study.detection.assumed_share * len(manifest.train))
+    assert {len(found[name]) for name in found if name != "oracle"} == {k}
+    assert k != len(found["oracle"]) and all({*found[name]} <= {*ids} for name in found)
     victim, control = (study.result(f"poison-fit ({rows}, seed 0)") for rows in ("victim", "control"))
     assert (
         victim["initial_digest"] == control["initial_digest"] != victim["weights_digest"] != control["weights_digest"]

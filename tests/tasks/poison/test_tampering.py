@@ -62,8 +62,8 @@ def other_rows_removed(role: str, path: Path) -> None:
         file.write_text(
             file.read_text()
             .replace('"detected"', '"was"')
-            .replace('"oracle"', '"detected"')
-            .replace('"was"', '"oracle"')
+            .replace('"untrained"', '"detected"')
+            .replace('"was"', '"untrained"')
         )
 
 
@@ -95,7 +95,12 @@ REFUSED: list[tuple[str, Edit, Change, str]] = [
         "what without-oracle-0 left out: measured",
     ),
     ("report", nothing, other_rows_removed, "left out: measured"),
-    ("audit", nothing, other_rows_removed, "the rows called oracle are the poisoned ones, seed 0: measured"),
+    (
+        "audit",
+        nothing,
+        other_rows_removed,
+        "the rows called detected are the first ones by their scores, seed 0: measured",
+    ),
     ("audit", scores_of_the_truth, unchanged, "the AUROC of victim.ekfac, seed 0"),
     ("audit", scores_a_little_higher, unchanged, "the score ekfac of"),
     ("audit", edited("found-0", {"found.victim.loss.auroc": 0.99}), unchanged, "the AUROC of victim.loss, seed 0"),
