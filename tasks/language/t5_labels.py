@@ -93,7 +93,7 @@ class T5Labels(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> T5Labels:
-        network = T5ForConditionalGeneration(T5Config.from_pretrained(folder))
+        network = T5ForConditionalGeneration(T5Config.from_dict(durable.read_json(folder / "config.json")))
         model = cls(network, foreign.kept_tokenizer(folder), durable.read_json(folder / NAMED))
         weights = read_tensors(folder / "model.safetensors")
         shared = weights.pop("shared.weight")
