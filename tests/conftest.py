@@ -19,6 +19,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MOD
 from deployments.dag.page import load_page
 from deployments.prefect.embedded import send_what_waits
 from flows import command
+from storage import attempts
 from tests.once import made_once
 
 pytest_plugins = ["tests.side_by_side", "tests.share", "tests.kill.summary", "tests.slurm.order"]
@@ -44,6 +45,12 @@ def _own_prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _known_commit() -> None:
+    """A process asks git once; it would keep no answer for all tests behind one whose PATH has no git."""
+    attempts.source_version()
 
 
 @pytest.fixture(autouse=True)

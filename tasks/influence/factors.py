@@ -39,6 +39,7 @@ def compute_factors(
     seed: int = 0,
     batch: int = 32,
     memory_bytes: int = MEMORY,
+    anew: bool = False,
     told: Callable[[str, int, int], None] = lambda *_: None,
     solvers: Mapping[str, Solver] = SOLVERS,
 ) -> list[ModuleStatistics]:
@@ -46,11 +47,11 @@ def compute_factors(
 
     `seed` is of the labels drawn from the model. Modules that do not fit `memory_bytes` together take several passes.
     `told` gets what is done, how many, of how many; it may raise to stop, and nothing durable is lost. CheckFailed as
-    in `captured` and `require_faithful`; BadInput where the folder has factors of something else.
+    in `captured` and `require_faithful`; BadInput as in `begin`, which tells of `anew`.
     """
     asked = {"labels": labels, "seed": seed, "batch": batch, "examples": len(indices), "plan": [*map(asdict, plan)]}
     given = {"indices": durable.sha256_json([*map(int, indices)]), "model": kept.model_digest(task.model)}
-    kept.begin(folder, asked | given)
+    kept.begin(folder, asked | given, anew)
     done, device = {one.name: kept.read(folder, one) for one in plan}, next(task.model.parameters()).device
 
     def at(*steps: str) -> list[ModulePlan]:
@@ -89,8 +90,7 @@ def compute_factors(
             mean = float(total.mean()) / len(indices)
             new = {"mean_lambda": mean} if np.isfinite(mean) else {"status": "not_finite", "degraded": True}
             write(name, vectors[name] | {"lambda": total / len(indices)}, step="finished", **new)
-    kept.tidy(folder, [*done.values()])
-    return [done[one.name] for one in plan]
+    return kept.tidied(folder, [done[one.name] for one in plan])
 
 
 def _groups(plan: list[ModulePlan], memory_bytes: int, size: Callable[[ModulePlan], int]) -> Iterator[list[ModulePlan]]:

@@ -21,6 +21,7 @@ from storage.tensors import read_tensors, write_tensors
 from tasks.influence.decomposition import Status
 from tasks.influence.plan import ModulePlan
 
+STEPS = ("moments", "eigen", "finished")  # of each a module has tensors, one after the other
 log = logging.getLogger("ratchet.influence")
 
 
@@ -39,20 +40,20 @@ class ModuleStatistics:
     digest: str = ""
 
 
-def begin(folder: Path, request: dict[str, Any]) -> None:
-    """Notes what the factors are of; BadInput where the folder has those of something else."""
-    if not (file := folder / "request.json").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        durable.write_json(file, request)
-    before = durable.read_json(file)
-    other = [key for key in request if request[key] != before.get(key)]
-    if other and {*other} <= {"batch", "plan"}:  # the same factors, computed in another way
-        log.warning("%s: what was computed with another %s begins anew", folder, " and ".join(other))
-        for old in folder.iterdir():
-            old.unlink()
-        return begin(folder, request)
-    if other:
+def begin(folder: Path, request: dict[str, Any], anew: bool = False) -> None:
+    """Notes what the factors are of; BadInput where the folder has those of something else. With `anew` those of the
+    same model and examples, in other batches or by another plan, are given up in place of that."""
+    folder.mkdir(parents=True, exist_ok=True)
+    before = durable.read_json(file) if (file := folder / "request.json").exists() else {}
+    other = [key for key in before if request.get(key) != before[key]]
+    if other and not (anew and {*other} <= {"batch", "plan"}):
         raise BadInput(f"{folder} has factors of another {', '.join(other)}: take a new folder, or remove this one")
+    if other:  # the old request stands until nothing that was made for it is left, so a kill in between is no harm
+        log.warning("%s: another %s, so what was computed begins anew", folder, " and ".join(other))
+        for one in before["plan"]:
+            _remove(folder, one["name"], "", *STEPS)
+    if before != request:
+        durable.write_json(file, request)
 
 
 def read(folder: Path, one: ModulePlan) -> ModuleStatistics:
@@ -68,11 +69,11 @@ def read(folder: Path, one: ModulePlan) -> ModuleStatistics:
     return ModuleStatistics(one.name, "planned", "diagonal" if one.treatment == "diagonal" else "ok", worse)
 
 
-def tidy(folder: Path, statistics: Sequence[ModuleStatistics]) -> None:
-    """Removes what processes that were killed between two steps left behind."""
-    named = {_file(folder, done.name, step) for done in statistics for step in ("", done.step)}
-    for file in {*folder.iterdir()} - named - {folder / "request.json"}:
-        file.unlink()
+def tidied(folder: Path, statistics: list[ModuleStatistics]) -> list[ModuleStatistics]:
+    """The same, without the tensors that processes left which were killed between two steps."""
+    for done in statistics:
+        _remove(folder, done.name, *(step for step in STEPS if step != done.step))
+    return statistics
 
 
 def write(folder: Path, before: ModuleStatistics, tensors: Mapping[str, torch.Tensor], **new: Any) -> ModuleStatistics:
@@ -82,7 +83,7 @@ def write(folder: Path, before: ModuleStatistics, tensors: Mapping[str, torch.Te
         write_tensors(temporary, {key: tensor.cpu().contiguous() for key, tensor in tensors.items()})
     done = replace(done, digest=durable.sha256_file(file))
     durable.write_json(_file(folder, done.name, ""), asdict(done))
-    _file(folder, done.name, before.step).unlink(missing_ok=True)
+    _remove(folder, done.name, before.step)
     return done
 
 
@@ -90,6 +91,11 @@ def tensors_of(folder: Path, done: ModuleStatistics, device: torch.device) -> di
     """The tensors of a module's step, none before the first."""
     found = read_tensors(_file(folder, done.name, done.step)) if done.digest else {}
     return {key: value.to(device) for key, value in found.items()}
+
+
+def _remove(folder: Path, module: str, *steps: str) -> None:
+    for step in steps:
+        _file(folder, module, step).unlink(missing_ok=True)
 
 
 def _file(folder: Path, module: str, step: str) -> Path:

@@ -15,13 +15,11 @@ from storage.tensors import read_tensors
 def divided(gradients: Mapping[str, np.ndarray], folder: Path, damping: float | None) -> dict[str, np.ndarray]:
     """Gradients [rows, columns] of modules by their damped curvature; without those that `scores` leaves out."""
     found = {}
-    for name, gradient in gradients.items():
-        if durable.read_json(folder / f"{name}.json")["status"] == "not_finite":
-            continue
+    usable = (name for name in gradients if durable.read_json(folder / f"{name}.json")["status"] != "not_finite")
+    for name in usable:
+        gradient = gradients[name]
         kept = {key: of.double().numpy() for key, of in read_tensors(folder / f"{name}.finished.safetensors").items()}
-        rows, columns = (
-            _basis(kept, side, size) for side, size in zip(("rows", "columns"), gradient.shape, strict=True)
-        )
+        rows, columns = _basis(kept, "rows", len(gradient)), _basis(kept, "columns", gradient.shape[1])
         weight = kept["lambda"] + (0.1 * kept["lambda"].mean() if damping is None else damping)
         found[name] = rows @ (rows.T @ gradient @ columns / weight) @ columns.T
     return found

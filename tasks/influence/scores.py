@@ -15,8 +15,7 @@ from tasks.influence.factors import MEMORY, turned
 from tasks.influence.plan import Plan
 from tasks.influence.task import Task, batches, captured, gradients
 
-Block = tuple[np.ndarray, np.ndarray, torch.Tensor]
-"""Indices of some queries and of some training examples, and their scores [Q, N]."""
+Block = tuple[np.ndarray, np.ndarray, torch.Tensor]  # indices of queries and of training examples, scores [Q, N]
 
 
 def scores(

@@ -70,7 +70,7 @@ class T5Labels(nn.Module):
 
     def plain(self, text: str, label: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Logits of one text and the gradient of its loss by the weight of each linear layer that influence asks of: in
-        fp64, by autograd alone, nothing padded, for whoever checks what is computed in batches."""
+        fp64, by autograd alone, nothing padded, for whoever checks what is computed in batches. It stays in fp64."""
         self.cpu().double()
         layers = {
             name: module.weight

@@ -54,7 +54,7 @@ def factors(
 
     train, batch = task_of(model, texts_of(manifest.train)), config.execution.micro_batch_examples
     folder, every = run.directory / "factors", np.arange(train.size)
-    found = compute_factors(train, every, folder, plan, seed=config.seed, batch=batch, told=told)
+    found = compute_factors(train, every, folder, plan, seed=config.seed, batch=batch, anew=True, told=told)
     run.outputs.append("factors")
     kept.require_usable(found, config.factors.max_degraded_share)
     rungs = {one.name: [f"{side['module']}: {rung}" for side in one.sides for rung in side["rungs"]] for one in found}

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -183,7 +183,7 @@ def test_fewer_examples_than_planned_are_refused(tmp_path: Path) -> None:
 def test_factors_of_something_else_are_neither_continued_nor_scored(tmp_path: Path) -> None:
     task, other = classifier(), classifier(seed=1)
     factors(task, tmp_path)
-    for options in ({"labels": "sampled"}, {"seed": 1}):
+    for options in ({"labels": "sampled"}, {"seed": 1}, {"batch": 7}, {"seed": 1, "anew": True}):
         with pytest.raises(BadInput, match=f"factors of another {next(iter(options))}: take a new folder"):
             factors(task, tmp_path, **options)
     with pytest.raises(BadInput, match="another model"):
@@ -195,15 +195,42 @@ def test_factors_of_something_else_are_neither_continued_nor_scored(tmp_path: Pa
 def test_factors_in_other_batches_begin_anew_and_nothing_of_a_process_that_was_killed_stays(tmp_path: Path) -> None:
     """Seen: after a kill between two steps the file of the first stayed, and the folder had another digest."""
     task = classifier()
-    for options in ({}, {"batch": 7}):
+    factors(task, tmp_path / "other", batch=7)
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "notes.txt").write_text("somebody's own")
+    for options in ({}, {"batch": 7, "anew": True}):
         factors(task, tmp_path / "new", **options)
         (tmp_path / "new" / "0.moments.safetensors").write_bytes(b"left behind")
         factors(task, tmp_path / "new", **options)
-    factors(task, tmp_path / "other", batch=7)
     found, expected = (
         {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("new", "other")
     )
-    assert found == expected
+    assert found.pop("notes.txt") == b"somebody's own" and found == expected
+
+
+def test_a_kill_while_factors_begin_anew_leaves_none_of_another_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is the last that changes: with a new one first, what was computed before would pass for its own."""
+    task, unlink = classifier(), Path.unlink
+    factors(task, tmp_path / "other", batch=7)
+    for nth in range(6):
+        factors(task, folder := tmp_path / str(nth))
+        count = iter(range(100))
+
+        def killed(path: Path, missing_ok: bool = False, nth: int = nth, count: Iterator[int] = count) -> None:
+            if next(count) == nth:
+                raise SystemExit
+            unlink(path, missing_ok)
+
+        monkeypatch.setattr(Path, "unlink", killed)
+        with pytest.raises(SystemExit):
+            factors(task, folder, batch=7, anew=True)
+        monkeypatch.undo()
+        factors(task, folder, batch=7, anew=True)
+        assert {file.name: file.read_bytes() for file in folder.iterdir()} == {
+            file.name: file.read_bytes() for file in (tmp_path / "other").iterdir()
+        }
 
 
 def test_an_oversize_module_is_done_in_blocks_that_the_solver_takes(tmp_path: Path) -> None:
