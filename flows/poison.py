@@ -59,7 +59,7 @@ def page(study: Study, stage: Dispatcher) -> Handle:
             f"{name}_factors": stage(
                 FACTORS, of(stages.FactorsConfig, seed, name, folder=folder), data=data, victim=victim, attack=attack
             )
-            for name, folder in (("victim", "model"), ("untrained", "initial"))
+            for name, folder in stages.MODELS.items()
         }
         scores = stage(SCORES, of(stages.ScoresConfig, seed), data=data, victim=victim, **factors)
         detected = stage(DETECT, of(stages.DetectConfig, seed), data=data, scores=scores)
