@@ -48,7 +48,7 @@ def study_flow(function: Callable[..., Any]) -> Flow[..., Any]:
     """The flow of a page, for a module to name: `robustness = study_flow(page)`."""
     module = sys.modules[function.__module__]
     name = module.__spec__.name if module.__spec__ else module.__name__  # also of what `python -m` runs
-    page = load_page(name if "." in name else inspect.getfile(function))
+    page = load_page(name if "." in name else inspect.getfile(inspect.unwrap(function)))
 
     def make() -> Flow[..., Any]:
         from deployments.flow import flow_of
@@ -65,6 +65,6 @@ def made(flow: Any) -> Any:
 
 def require_flow(page: Page) -> None:
     """BadInput when Prefect would not find the page's flow."""
-    found = page.function.__globals__.get(page.name)
+    found = inspect.unwrap(page.function).__globals__.get(page.name)
     if not isinstance(found, LazyFlow | getattr(sys.modules.get("prefect"), "Flow", LazyFlow)):
         raise BadInput(f"{page.file}: names no flow {page.name!r}: end it with `{page.name} = study_flow(page)`")

@@ -27,14 +27,14 @@ Config = TypeVar("Config", bound=StageConfiguration)
 
 POOL = Stage("poison-pool", LabelledConfig, "tasks.language.labelled:labelled", needs="cpu")
 POISON = Stage("poison-poison", stages.PoisonConfig, "tasks.poison.rows:poison", needs="cpu")
-FIT = Stage("poison-fit", stages.FitConfig, "tasks.poison.fit:fit", version=2)
-ATTACK = Stage("poison-attack", stages.AttackConfig, "tasks.poison.checks:attack", version=2, needs="cpu")
-FACTORS = Stage("poison-factors", stages.FactorsConfig, "tasks.poison.influence:factors", version=3)
-SCORES = Stage("poison-scores", stages.ScoresConfig, "tasks.poison.influence:scores", version=3)
+FIT = Stage("poison-fit", stages.FitConfig, "tasks.poison.fit:fit", version=3)
+ATTACK = Stage("poison-attack", stages.AttackConfig, "tasks.poison.checks:attack", version=3, needs="cpu")
+FACTORS = Stage("poison-factors", stages.FactorsConfig, "tasks.poison.influence:factors", version=4)
+SCORES = Stage("poison-scores", stages.ScoresConfig, "tasks.poison.influence:scores", version=4)
 DETECT = Stage("poison-detect", stages.DetectConfig, "tasks.poison.detect:detect", version=2, needs="cpu")
-REMOVE = Stage("poison-remove", stages.FitConfig, "tasks.poison.fit:fit", version=2)
-AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", version=3, needs="cpu")
-REPORT = Stage("poison-report", stages.EndConfig, "tasks.poison.report:report", version=2, needs="cpu")
+REMOVE = Stage("poison-remove", stages.FitConfig, "tasks.poison.fit:fit", version=3)
+AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", version=4, needs="cpu")
+REPORT = Stage("poison-report", stages.EndConfig, "tasks.poison.report:report", version=3, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:
@@ -63,12 +63,11 @@ def page(study: Study, stage: Dispatcher) -> Handle:
         }
         scores = stage(SCORES, of(stages.ScoresConfig, seed), data=data, victim=victim, **factors)
         detected = stage(DETECT, of(stages.DetectConfig, seed), data=data, scores=scores)
-        without = {
-            f"without-{rows}": stage(
-                REMOVE, of(stages.FitConfig, seed, f"without {rows}", rows=rows, snapshots=0), data=data, found=detected
-            )
-            for rows in stages.REMOVED
-        }
+        fewer = study.budget.of_a_share(1 - max(study.detection.assumed_share, study.poison.share))
+        without = {}
+        for rows in stages.REMOVED:
+            config = of(stages.FitConfig, seed, f"without {rows}", rows=rows, snapshots=0, budget=fewer)
+            without[f"without-{rows}"] = stage(REMOVE, config, data=data, found=detected)
         of_seed = {**factors, "scores": scores, "found": detected, **without}
         found |= {f"{role}-{seed}": handle for role, handle in of_seed.items()}
 

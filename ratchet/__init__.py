@@ -13,24 +13,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the table of public names: `_public` reads it too
     from deployments.dag.walk import Dispatcher, Handle
+    from deployments.functions import knob, stage, study
     from deployments.study_flow import study_flow
     from storage.errors import BadInput, CheckFailed
     from tasks.findings.document import Document, Excerpt, Figure, Folded, Section
     from tasks.findings.figures import Curve, Dots, Estimated, curves, dots, forest
     from tasks.findings.publish import publish, publish_report, require_verified
     from tasks.findings.table import Table
+    from tasks.stage.command import Script
     from tasks.stage.configuration import Configuration, LocalPath, execution, scientific
     from tasks.stage.execution import Execution
     from tasks.stage.numerics import Numerics, device
     from tasks.stage.result import Result
     from tasks.stage.run import Stage, StageInput, StageRun
     from tasks.stage.study import StageConfiguration, StudyBase
-    from tasks.training.budget import Budget, LearningGate
+    from tasks.training.budget import Budget, LearningGate, SpikeGuard
     from tasks.training.loop import train
     from tasks.training.optimizer import adamw
     from tasks.training.problem import Problem
     from tasks.training.result import described as training_result
     from tasks.training.schedule import Schedule
+    from tasks.training.transformers_trainer import train_transformers
 
 
 def _public() -> dict[str, tuple[str, str]]:

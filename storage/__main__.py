@@ -24,7 +24,7 @@ from storage.errors import BadInput
 from storage.generations import EARLIER
 from storage.inside import Outside, copy, inside, parts
 from storage.kinds import of_kind
-from storage.run_directory import LATEST, RunDirectory, find_runs, read, run_in
+from storage.run_directory import LATEST, SCRATCH, RunDirectory, find_runs, read, run_in
 
 BESIDE_OUTPUTS = (
     "study.json",
@@ -39,7 +39,7 @@ BESIDE_OUTPUTS = (
 LEFT_OUT = ("model", "initial", "text")
 """An export leaves these output folders out: weights, and text that may not be ours to hand on."""
 MANIFEST = "MANIFEST.json"
-PRUNED = ("checkpoints", "records", EARLIER)
+PRUNED = ("checkpoints", "records", SCRATCH, EARLIER)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -39,6 +39,7 @@ class AttemptRow(locks.Identity, total=False):
     versions: dict[str, str]
     execution: dict[str, Any]
     numerics: dict[str, Any]
+    hardware: str
     started_at: float
     started_by: str
     began_at: list[int]
@@ -150,8 +151,8 @@ def started_by() -> str:
 def without_progress(folder: Path, now_at: list[int]) -> list[AttemptRow]:
     """The newest attempts in a row, newest first, that were started automatically and took the stage no further.
 
-    `now_at` is how far the stage is: numbers of which at least one grows with every progress (the step of the furthest
-    checkpoint, the number of record parts). An attempt left no progress when the next one began where it had begun. A
+    `now_at` is how far the stage is: numbers of which at least one grows with every progress (the steps made up to
+    a checkpoint, the number of record parts). An attempt left no progress when the next one began where it had begun. A
     row ends at an attempt with progress or one that a person started; one that a person ended is passed over.
     """
     row: list[AttemptRow] = []

@@ -73,11 +73,13 @@ class Checkpoints:
         groups: dict[str, dict[str, torch.Tensor]],
         state: dict[str, Any],
         needs: Collection[int] = (),
+        progress: int | None = None,
     ) -> Path:
         """Durably writes a checkpoint of `step`, never over one of a later attempt; returns its folder.
 
         `groups` are named dictionaries of contiguous tensors; `state` is JSON. `needs` are the steps of other
         checkpoints that this one depends on, such as the best so far: they are kept, and verified, as long as it is.
+        `progress` is how many steps were made so far, where some were undone and the step says less.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         final = self._directory / str(step)
@@ -98,7 +100,7 @@ class Checkpoints:
                 "configuration": self._configuration,
                 "needs": sorted(set(needs) - {step}),
                 "files": files,
-            }
+            } | ({} if progress is None else {"progress": progress})
             manifest["digest"] = durable.sha256_json(manifest)
             (folder / MANIFEST).write_bytes(durable.canonical_json(manifest))
             self._lock.check()
@@ -146,9 +148,15 @@ class Checkpoints:
             raise OtherInputs(f"{folder} was made for another configuration or other inputs: {changed}")
         return Checkpoint(folder, step, durable.read_json(folder / STATE), manifest["needs"])
 
-    def furthest(self) -> int:
-        """The highest step with a checkpoint for these inputs, complete by names and sizes; 0 when there is none."""
-        return furthest(self._directory, self._identity)
+    def progress(self) -> int:
+        """`progress` of the checkpoints for these inputs."""
+        return progress(self._directory, self._identity)
+
+    def remove_after(self, step: int) -> None:
+        """Removes the checkpoints of later steps, the highest first: the training went back and left their way."""
+        for later in sorted((other for other in self._steps() if other > step), reverse=True):
+            self._lock.check()
+            durable.remove_directory(self._directory / str(later))
 
     def prune(self, keep: int) -> None:
         """Removes all but the newest `keep`, those that they need, and the last result of `newest_verified`.
@@ -174,22 +182,30 @@ class Checkpoints:
         return _steps(self._directory)
 
 
-def furthest(directory: Path, identity: dict[str, object] | None = None) -> int:
-    """The highest step with a checkpoint (of `identity`, if given) that is complete by names and sizes; 0 if none.
+def furthest(directory: Path) -> int:
+    """The highest step with a checkpoint that is complete by names and sizes; 0 if none. It reads no tensor."""
+    return max((step for step in _steps(directory) if _progress(directory / str(step), None)), default=0)
 
-    It reads no tensor, so that every attempt can ask how far the one before it came; only `verified` is trusted.
+
+def progress(directory: Path, identity: dict[str, object] | None = None) -> int:
+    """The most steps that were made up to a checkpoint (of `identity`, if given) which is complete by names and sizes.
+
+    That is its step, unless the training went back on the way. It reads no tensor, so that every attempt can ask how
+    far the one before it came; only `verified` is trusted.
     """
-    return max((step for step in _steps(directory) if _is_complete(directory / str(step), identity)), default=0)
+    return max((_progress(directory / str(step), identity) for step in _steps(directory)), default=0)
 
 
-def _is_complete(folder: Path, identity: dict[str, object] | None) -> bool:
+def _progress(folder: Path, identity: dict[str, object] | None) -> int:
+    """The steps made up to a checkpoint; 0 where it is not complete, or another's."""
     try:
         manifest = durable.read_json(folder / MANIFEST)
         sizes = {name: entry["size"] for name, entry in manifest["files"].items()}
         present = all(inside(folder, name).stat().st_size == size for name, size in sizes.items())
-        return present and identity in (None, manifest["identity"])
+        made = int(manifest.get("progress", folder.name))
+        return made if present and identity in (None, manifest["identity"]) else 0
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+        return 0
 
 
 def _steps(directory: Path) -> list[int]:

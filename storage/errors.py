@@ -89,7 +89,7 @@ class NumericalFailure(Exception):
 
     `examples` are the culprits among the `batch` examples of the step, by dataset index: none in a validation, all
     where `batch` is 0 because the search found no culprit. `module` is where it began, where that is known.
-    `together` says that each example alone is finite.
+    `together` says that each example alone is finite. `fault` says in words what is wrong with the tensor.
     """
 
     def __init__(
@@ -100,13 +100,14 @@ class NumericalFailure(Exception):
         module: str = "",
         batch: int = 0,
         together: bool = False,
+        fault: str = "is not finite",
     ) -> None:
         self.step, self.examples, self.tensor = step, list(examples), tensor
         self.module, self.batch, self.together = module, batch, together
         listed = f"[{', '.join(map(str, self.examples[:EXAMPLES_SHOWN]))}{', ...' * (len(examples) > EXAMPLES_SHOWN)}]"
         of = f" ({len(examples)} of a batch of {batch}{', of which each alone is finite' * together})" if batch else ""
         where = f"batch examples {listed}{of}" if self.examples else "validation"
-        super().__init__(f"{tensor} is not finite at step {step}, {where}" + f"; it begins in {module}" * bool(module))
+        super().__init__(f"{tensor} {fault} at step {step}, {where}" + f"; it begins in {module}" * bool(module))
 
 
 class NotLearning(Exception):

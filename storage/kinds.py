@@ -17,10 +17,11 @@ DIAGNOSIS = dict.fromkeys(("level", "category", "summary", "detail", "resolution
 SECONDS = ("started_at", "ended_at", "cpu_seconds", "start_seconds", "step_seconds", "save_seconds")
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "stage.json": dict.fromkeys(("stage", "study", "fingerprint"), str)
-    | {"version": int, "configuration": {"cell": MAYBE_TEXT}, "scientific": {}, "inputs": {}},
+    | {"version": int, "configuration": {"cell": MAYBE_TEXT}, "scientific": {}, "inputs": {}}
+    | {"numerics_changes": [{"from_step": int, "after_rollbacks": int, "micro_batch_examples": int, "compile": str}]},
     "study.json": {"page": str, "study": {}, "over": {}},
     "progress.json": {"step": NUMBER, "total": MAYBE_NUMBER, "unit": str, "note": str, "eta_seconds": MAYBE_NUMBER},
-    "attempts": dict.fromkeys(("host", "end_state", "slurm_job_id", "slurm_job_name", "started_by"), str)
+    "attempts": dict.fromkeys(("host", "hardware", "end_state", "slurm_job_id", "slurm_job_name", "started_by"), str)
     | dict.fromkeys((*SECONDS, "peak_memory_bytes"), NUMBER)
     | {"attempt": int, "began_at": [int], "diagnosis": DIAGNOSIS, "source": {}, "numerics": {}, "versions": {}},
     "jobs": dict.fromkeys(("name", "flow_run", "state_id", "job_id"), str)

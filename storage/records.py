@@ -10,7 +10,7 @@ import hashlib
 import heapq
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice, pairwise
@@ -63,11 +63,14 @@ class RecordParts:
             return False
 
     def write(self, part: str, rows: Iterable[Mapping[str, object]]) -> None:
-        """Durably writes a part; rows are dictionaries with equal names, and may come from a generator."""
+        """Durably writes a part; rows are dictionaries, and may come from a generator.
+
+        Raises CheckFailed for a row with other names than the first, and so does `merge` for a part.
+        """
         self._directory.mkdir(parents=True, exist_ok=True)
         parquet, note_file = self._names(part)
         self._lock.check()
-        remaining = iter(rows)
+        remaining = _alike(rows)
         pieces = iter(lambda: list(islice(remaining, ROW_GROUP_ROWS)), [])
         tables = (pa.Table.from_pylist(piece) for piece in pieces)
         with durable.new_file(parquet) as temporary, _spilled(self._directory, tables, ROW_GROUP_ROWS) as readers:
@@ -154,6 +157,20 @@ def _spilled(folder: Path, tables: Iterable[pa.Table], batch_rows: int) -> Itera
         yield [pa.ipc.open_stream(source.get_stream(start, end - start)) for start, end in pairwise(ends)]
 
 
+def _alike(rows: Iterable[Mapping[str, object]]) -> Iterator[Mapping[str, object]]:
+    columns: Set[str] | None = None
+    for number, row in enumerate(rows):
+        columns = row.keys() if columns is None else columns
+        if row.keys() != columns:
+            raise _other_columns(f"row {number:,}", row.keys() ^ columns)
+        yield row
+
+
+def _other_columns(what: str, columns: Iterable[str]) -> CheckFailed:
+    measured = f"{', '.join(sorted(columns))}: {what} differs from the first"
+    return CheckFailed("all records have the same columns", measured, "no column that some have and some have not")
+
+
 def _append(file: IO[bytes], tables: Iterable[pa.Table], batch_rows: int) -> Iterator[int]:
     """Writes the tables one after the other; yields the end of each."""
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -171,10 +188,16 @@ def _batches(file: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Re
 
 def _common(schemas: Iterable[pa.Schema]) -> pa.Schema:
     """The schema of all: a list that is empty throughout a part has no type of its own there."""
+    schemas = list(schemas)
+    columns: set[str] = set()
+    for number, schema in enumerate(schemas):
+        columns = columns or {*schema.names}
+        if different := columns.symmetric_difference(schema.names) if schema.names else ():
+            raise _other_columns(f"part {number:,}", different)
     return pa.unify_schemas([pa.schema([]), *schemas], promote_options="permissive")
 
 
 def _write(file: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
     with pq.ParquetWriter(file, schema) as writer:
         for batch in batches:
-            writer.write_batch(batch.cast(schema))
+            writer.write_batch(batch.select(schema.names).cast(schema))

@@ -1,13 +1,15 @@
 """Metric and timing rows, kept as JSON lines.
 
 A metrics file must be a function of configuration and data, also after kills: each checkpoint carries its length
-and digest, and a continuation cuts it back to there.
+and digest, and a continuation cuts it back to there. It does so in a new file under the same name: whoever was taken
+for dead between looking at its lock and writing a row has the old file open, and comes back to write there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,6 +41,13 @@ class Rows:
         self._path, self._lock, self._positions = path, lock, positions
 
     @cached_property
+    def _descriptor(self) -> int:
+        """The file as it was when this process came to it, whatever has its name later."""
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        weakref.finalize(self, os.close, descriptor)
+        return descriptor
+
+    @cached_property
     def _written(self) -> _Written:
         """The length and digest of the present content."""
         present = reading.read_bytes(self._path, None) if self._path.exists() else b""
@@ -46,12 +55,14 @@ class Rows:
 
     def append(self, row: Mapping[str, object]) -> None:
         line = durable.canonical_json(row) + b"\n"
+        descriptor = self._descriptor  # before the lock is looked at
         if self._lock is not None:
             self._lock.check()
         written = self._written if self._positions else None  # before this row
         try:
-            with self._path.open("ab") as file:
-                file.write(line)
+            left = line
+            while left:  # a full disk takes a part
+                left = left[os.write(descriptor, left) :]
         except OSError as error:
             raise durable.disk_full(error, self._path) or error from None
         if written is not None:
@@ -63,16 +74,15 @@ class Rows:
 
         Raises ValueError when there are rows of another process, such as a holder taken for dead that came back.
         """
-        length = self._path.stat().st_size if self._path.exists() else 0
-        written = self._written
-        if length != written.length:
-            raise ValueError(f"{self._path} has {length} bytes, {written.length} are ours: another process wrote to it")
+        ours, present, written = os.fstat(self._descriptor), os.stat(self._path), self._written
+        length = present.st_size
+        if length != written.length or not os.path.samestat(present, ours):
+            raise ValueError(f"another process wrote to {self._path}: {length} bytes, {written.length} of them ours")
         return {"length": length, "sha256": written.digest.hexdigest()}
 
     def sync(self) -> None:
         """Makes every row durable, before a checkpoint that names their position. Any thread may call it."""
-        with self._path.open("ab") as file:
-            os.fsync(file.fileno())
+        os.fsync(self._descriptor)
 
     def cut_back(self, position: Position | None) -> None:
         """Cuts the file to a position that a checkpoint carries (None: to nothing).
@@ -83,10 +93,9 @@ class Rows:
         content = reading.read_bytes(self._path, None)[:length] if self._path.exists() else b""
         digest = hashlib.sha256(content)
         if position and digest.hexdigest() != position["sha256"]:
-            raise ValueError(f"{self._path} was altered before byte {length}")
+            raise ValueError(f"{self._path} has other rows before byte {length}: it was altered, or the work went back")
         if self._lock is not None:
             self._lock.check()
-        with self._path.open("ab") as file:  # after a death on the way the next attempt cuts again
-            file.truncate(length)
-            os.fsync(file.fileno())
+        durable.write_bytes(self._path, content)
+        self.__dict__.pop("_descriptor", None)
         self._written = _Written(length, digest)

@@ -13,7 +13,7 @@ from storage.errors import BadInput
 from storage.kinds import of_kind
 
 SHORT_FINGERPRINT = 12
-LATEST = "latest"
+LATEST, SCRATCH = "latest", "scratch"
 """The link beside the stages of a study that leads to the run directory of its newest finished last stage."""
 SHOWN = 12
 """Runs that a message lists."""

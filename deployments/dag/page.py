@@ -56,12 +56,12 @@ class Page:
 
     @property
     def file(self) -> Path:
-        return _as_staged(Path(self.place)) if self.is_own else Path(inspect.getfile(self.function))
+        return _as_staged(Path(self.place)) if self.is_own else Path(inspect.getfile(inspect.unwrap(self.function)))
 
     @property
     def description(self) -> str:
         """The first paragraph of its module's docstring, in one line."""
-        text = inspect.cleandoc(self.function.__globals__.get("__doc__") or "").partition("\n\n")[0]
+        text = inspect.cleandoc(inspect.unwrap(self.function).__globals__.get("__doc__") or "").partition("\n\n")[0]
         return " ".join(text.split())
 
     @property
@@ -122,7 +122,7 @@ class Page:
         if not all(walk.cells.values()):
             raise BadInput(f"{self.file}: the page calls no stage")
         config = sweep.configuration(study, self.over, missing)
-        choose = self.function.__globals__.get("sweep_stage")
+        choose = inspect.unwrap(self.function).__globals__.get("sweep_stage")
         stage, config = choose(study, config) if choose else (sweep.SWEEP, config)
         known = next((one for one in walk.handles if (one.stage, one.config) == (stage, config)), None)
         if known is not None:  # a study that is followed asks again and again
@@ -170,7 +170,7 @@ def load_page(place: str) -> Page:
 
 def stages_of(page: Page) -> list[Stage]:
     """The stages that the page's module names."""
-    return [value for value in page.function.__globals__.values() if isinstance(value, Stage)]
+    return [value for value in inspect.unwrap(page.function).__globals__.values() if isinstance(value, Stage)]
 
 
 def own_files(page: Page, handles: Iterable[Handle] = ()) -> dict[str, Path]:
@@ -204,7 +204,7 @@ def _page_of(module: ModuleType, place: str) -> Page:
     function = getattr(module, "page", None)
     if not inspect.isfunction(function):
         raise BadInput(f"{file}: defines no function `page(study, stage)`")
-    line = f"{file}:{function.__code__.co_firstlineno}"
+    line = f"{file}:{inspect.unwrap(function).__code__.co_firstlineno}"
     try:
         hints = get_type_hints(function)
     except NameError as error:
@@ -323,6 +323,8 @@ def _line_of(error: BaseException, file: Path) -> str:
 
 def _require_parameters(handle: Handle) -> None:
     """BadInput when the stage's function does not take what the page gives it."""
+    if callable(handle.stage):  # a function whose parameters its call has seen
+        return
     file, function = _function_of(handle.stage, Path())
     taken = function.args
     names = [argument.arg for argument in [*taken.posonlyargs, *taken.args]]

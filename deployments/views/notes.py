@@ -12,7 +12,7 @@ from typing import Any
 
 from deployments.dag.walk import Handle
 from storage import markers
-from storage.checkpoints import furthest
+from storage.checkpoints import furthest, progress
 from storage.differences import differences
 from storage.errors import BadInput
 from storage.lineage import Difference, Lineage, Lineages, asked_otherwise, differing
@@ -148,4 +148,4 @@ def _made_by_other_sources(handle: Handle) -> bool:
 def _reached(handle: Handle) -> list[int] | None:
     """How far the stage is, as its attempts write it; None when it is finished."""
     parts = (handle.run.path / "records").glob("*.json")
-    return None if handle.finished else [furthest(handle.run.checkpoints), sum(1 for _ in parts)]
+    return None if handle.finished else [progress(handle.run.checkpoints), sum(1 for _ in parts)]

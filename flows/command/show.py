@@ -29,9 +29,11 @@ from storage.lineage import Lineages
 from storage.reading import last_lines
 from storage.run_directory import RunDirectory, read
 from tasks.findings.again import WHERE, as_argument
+from tasks.stage.numerics import within
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import duration
 from tasks.stage.validation import validated
+from tasks.training.phases import rows_at_the_end, told
 
 LAST_LINES = 10
 """Lines shown of the log of an attempt that did not finish."""
@@ -57,6 +59,10 @@ def shown(run: RunDirectory, page: str = "") -> Iterator[str]:
     command, *notes = again(run, page)
     yield _line("again", command)
     yield from (_line("", f"   {note}") for note in notes)
+    for key, said in (("micro_batch_examples", "memory ended: micro-batches of"), ("compile", "compiled")):
+        if changed := within(about.get("numerics_changes", []), key):
+            yield _line("numerics", f"{said} {', '.join(changed)} on")
+    yield from (_line("time", line) for line in told(rows_at_the_end(run.timing_file)))
     for role, source in run.reads(about.get("inputs", {})).items():
         gone = "" if source.stage_file.exists() else "  (not there any more)"
         yield _line("reads", f"{role}: {source.stage} {source.path.name}{gone}")
@@ -120,6 +126,7 @@ def _attempt(record: dict[str, Any], at_work: bool) -> str:
     parts = [f"{record.get('attempt')}  {when}  {how}{after}, on {record.get('host')}{job}{by}"]
     if peak := record.get("peak_memory_bytes"):
         parts.append(f"{duration(record.get('cpu_seconds', 0))} of CPU, at most {decimal(peak)} of memory")
+    parts += filter(None, [record.get("hardware")])
     source = record.get("source") or {}
     if commit := source.get("commit"):
         parts.append(f"commit {commit[:12]}" + (" with changes" if source.get("dirty_digest") else ""))
@@ -209,7 +216,7 @@ def _made_otherwise(run: RunDirectory, walk: Walk) -> Iterator[str]:
             if key != WHERE and now.get(key, was) != was
         ]
         if differ or about.get("numerics_changes"):
-            how = " ".join(differ) if differ else "numerics that changed between its attempts"
+            how = " ".join(differ) if differ else "numerics that changed on the way"
             yield f"other bytes: {handle.label} {handle.run.path.name} was made with {how}"
 
 

@@ -10,15 +10,17 @@ spends as much, and is the same otherwise: it is what an attacker does who can o
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 
 from tasks.attacks.candidates import Candidates, blind, blind_candidates, by_gradient, rank_correlation
 from tasks.attacks.configuration import BUDGET_SHARES, FlipAttack, steps_after
-from tasks.attacks.scoring import Victim, replaced, targets
+from tasks.attacks.scoring import Count, Victim, replaced, rewritten, targets
 
 WRITABLE, CONTROL, DRAWS = 0, 1, 2
 """Purpose of a random draw: one part of its seed."""
@@ -26,20 +28,33 @@ WRITABLE, CONTROL, DRAWS = 0, 1, 2
 
 @dataclass
 class Flipped:
-    """Result of a search in a text.
+    """What a search in a text has reached; as JSON all there is to continue it bit for bit.
 
     `loss_sums` holds the summed loss of the scored tokens, in nats, before the first and after every round, as the
     search saw it; `after_shares` the text after each of BUDGET_SHARES.
     """
 
     tokens: Sequence[int]
-    loss_sums: list[float]
+    loss_sums: list[float] = field(default_factory=list)
     after_shares: list[Sequence[int]] = field(default_factory=list)
     rank_correlations: list[float] = field(default_factory=list)
+    skip: int = 0
+    """Candidates that failed on these tokens: the next round would rank alike, and tries those that come after."""
+    count: Count = field(default_factory=Count)
 
     def positions(self, text: Sequence[int]) -> list[int]:
         """Positions that differ from `text`."""
         return [place for place, (old, new) in enumerate(zip(text, self.tokens, strict=True)) if old != new]
+
+    def as_json(self) -> dict[str, Any]:
+        texts = {"tokens": list(self.tokens), "after_shares": [list(tokens) for tokens in self.after_shares]}
+        return vars(self) | texts | {"count": vars(self.count)}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any], text: Sequence[int]) -> Flipped:
+        """Of a search in `text`."""
+        tokens, *shares = (rewritten(text, own) for own in (state["tokens"], *state["after_shares"]))
+        return cls(**state | {"tokens": tokens, "after_shares": shares, "count": Count(**state["count"])})
 
 
 class FlipSearch:
@@ -54,56 +69,85 @@ class FlipSearch:
         seed: int,
         *,
         with_gradient: bool = True,
+        state: dict[str, Any] | None = None,
     ) -> None:
         self.victim, self.text, self.usable_V, self.attack, self.seed = victim, text, usable_V, attack, seed
         self.with_gradient = with_gradient
         self.writable = writable_positions(text, attack, seed)
         self.scored_L = scored_tokens(text, self.writable)
-        self.skip = 0
+        self.found = Flipped.from_json(state, text) if state else Flipped(text)
+
+    @property
+    def finished(self) -> bool:
+        return len(self.found.loss_sums) == 1 + self.attack.rounds_on_a_text
 
     def run(self) -> Flipped:
         """Runs all rounds; each replaces one token at most, if that raises the loss of the scored tokens."""
-        found = Flipped(self.text, [self._sums(self.text, [self.text])[0]])
-        rounds = self.attack.rounds_on_a_text
-        for number in range(rounds + 1):
-            found.after_shares += [found.tokens for s in BUDGET_SHARES if steps_after(s, rounds) == number]
-            if number < rounds:
-                self._improve(found, number)
-        return found
+        while not self.finished:
+            advance([self])
+        return self.found
 
-    def _improve(self, found: Flipped, number: int) -> None:
-        candidates = self._candidates(found, number)
-        tried = [replaced(found.tokens, *replacement) for replacement in candidates.replacements]
-        sums, before = self._sums(found.tokens, tried), found.loss_sums[-1]
-        best = int(np.argmax(sums))
-        if sums[best] > before:
-            found.tokens, self.skip = tried[best], 0
-        else:  # the next round would rank alike: it tries those that come after these
-            self.skip += len(candidates)
-        found.loss_sums.append(max(before, sums[best]))
-        correlation = rank_correlation(candidates.estimates, [loss - before for loss in sums])
-        found.rank_correlations += [] if correlation is None else [correlation]
-
-    def _candidates(self, found: Flipped, number: int) -> Candidates:
-        positions = self._open(found)
+    def candidates(self, gradient_LD: torch.Tensor | None) -> Candidates:
+        """What the next round tries, by the gradient of the text as it is by now; the first one tries nothing."""
+        found = self.found
+        if not found.loss_sums:
+            return Candidates([])
+        positions = self._open()
         present = [found.tokens[position] for position in positions]
-        if not self.with_gradient:
-            chance = np.random.default_rng([self.seed, DRAWS, number, *_seed_of(self.text)])
+        if gradient_LD is None:
+            chance = np.random.default_rng([self.seed, DRAWS, len(found.loss_sums) - 1, *_seed_of(self.text)])
             return blind(present, positions, self.usable_V, blind_candidates(self.attack), chance)
-        (gradient_LD,) = self.victim.gradients([[]], [found.tokens], [self.scored_L])
         embeddings_VD = self.victim.embeddings_VD
         return by_gradient(
-            gradient_LD[positions], present, positions, embeddings_VD, self.usable_V, self.attack, self.skip
+            gradient_LD[positions], present, positions, embeddings_VD, self.usable_V, self.attack, found.skip
         )
 
-    def _open(self, found: Flipped) -> list[int]:
+    def choose(self, candidates: Candidates, tried: list[Sequence[int]], sums: list[float]) -> None:
+        """Ends a round in which `tried` had these `sums`."""
+        found = self.found
+        if found.loss_sums:
+            before, best = found.loss_sums[-1], int(np.argmax(sums))
+            if sums[best] > before:
+                found.tokens, found.skip = tried[best], 0
+            else:
+                found.skip += len(candidates)
+            correlation = rank_correlation(candidates.estimates, [loss - before for loss in sums])
+            found.rank_correlations += [] if correlation is None else [correlation]
+            sums = [max(before, sums[best])]
+        found.loss_sums += sums
+        done, rounds = len(found.loss_sums) - 1, self.attack.rounds_on_a_text
+        found.after_shares += [found.tokens for s in BUDGET_SHARES if steps_after(s, rounds) == done]
+
+    def _open(self) -> list[int]:
         """Positions that may be replaced: once as many differ as may, those that do."""
-        written = found.positions(self.text)
+        written = self.found.positions(self.text)
         return written if len(written) == flips_of(self.text, self.attack) else self.writable
 
-    def _sums(self, near: Sequence[int], texts: Sequence[Sequence[int]]) -> list[float]:
-        """The summed loss of the scored tokens of each text, in nats; most of them begin as `near` does."""
-        return [loss_N.sum().item() for loss_N in self.victim.variant_losses(near, texts, self.scored_L)]
+
+def advance(searches: Sequence[FlipSearch]) -> None:
+    """Makes one round of each of these searches, on one model and equally far, with the passes of all together.
+
+    Before the first round the clean loss is asked for. What a search finds depends on the others by rounding only.
+    """
+    victim, steered = searches[0].victim, [own for own in searches if own.with_gradient and own.found.loss_sums]
+    texts = [own.found.tokens for own in steered]
+    gradients = victim.gradients([[]] * len(texts), texts, [own.scored_L for own in steered])
+    gradient_of = {id(own): gradient_LD for own, gradient_LD in zip(steered, gradients, strict=True)}
+    candidates = [own.candidates(gradient_of.get(id(own))) for own in searches]
+    tried = [
+        [replaced(own.found.tokens, *each) for each in some.replacements] or [own.text]
+        for own, some in zip(searches, candidates, strict=True)
+    ]
+    scored = [own.scored_L for own, variants in zip(searches, tried, strict=True) for _ in variants]
+    if len(searches) == 1:
+        losses = victim.variant_losses(searches[0].found.tokens, tried[0], scored[0])
+    else:
+        losses = victim.losses([[]] * len(scored), [variant for variants in tried for variant in variants], scored)
+    sums = iter(loss_N.sum().item() for loss_N in losses)
+    for own, some, variants in zip(searches, candidates, tried, strict=True):
+        own.found.count.forward_sequences += len(variants) + (id(own) in gradient_of)
+        own.found.count.backward_sequences += id(own) in gradient_of
+        own.choose(some, variants, list(itertools.islice(sums, len(variants))))
 
 
 def random_flips(text: Sequence[int], usable_V: torch.Tensor, attack: FlipAttack, seed: int) -> list[Sequence[int]]:

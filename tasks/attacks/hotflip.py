@@ -10,9 +10,10 @@ from transformers import PreTrainedTokenizerBase
 
 from storage.records import read_records
 from tasks.attacks.effects import succeeded
-from tasks.attacks.flips import Flipped, FlipSearch, forwards_after, random_flips
+from tasks.attacks.flips import FlipSearch, advance, forwards_after, random_flips
+from tasks.attacks.ledger import Ledger
 from tasks.attacks.results import HotFlipResult, SearchPoint
-from tasks.attacks.scoring import Count, Text, Victim, targets
+from tasks.attacks.scoring import Text, Victim, targets
 from tasks.attacks.stages import JUDGED, KEY_COLUMNS, HotFlipConfig
 from tasks.attacks.texts import attacked_texts, round_trips, tokenizer_of, usable_tokens, victim
 from tasks.stage.run import StageInput, StageRun
@@ -21,34 +22,69 @@ from tasks.stage.run import StageInput, StageRun
 def hotflip(run: StageRun, config: HotFlipConfig, text: StageInput, model: StageInput) -> HotFlipResult:
     """Attacks every text by itself, beside a blind search that spends as much, and as many random flips; fp32 judges.
 
-    Writes one record for each text, each a part of its own: a continuation loses at most one text.
+    Writes one record for each text, each a part of its own. On a GPU so many texts are searched at once as fill its
+    passes. The state of searches is kept now and then, so that a continuation loses little of them.
     """
     attack, tokenizer, settings = config.attack, tokenizer_of(text), config.execution
     texts = attacked_texts(text, tokenizer, JUDGED, attack.text_tokens, attack.documents)
     with run.watched(settings.stall_minutes):
         judge = victim(text, model.path / config.folder, settings)
-        attacker = _Attacker(config, judge, tokenizer)
-        keys = run.each(texts, lambda own: [attacker.row(own)], "texts")
+        attacker = _Attacker(run, config, judge, tokenizer, texts)
+        keys = run.each(range(len(texts)), lambda number: [attacker.row(number)], "texts")
     digest = run.merge_records(keys, KEY_COLUMNS)
     return _result(config, list(read_records(run.directory / "records.parquet")), digest)
 
 
 class _Attacker:
-    """Makes one record after the other, on one model."""
+    """Makes one record after the other, on one model; `texts` are searched in groups of `together`."""
 
-    def __init__(self, config: HotFlipConfig, judge: Victim, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.config, self.judge, self.tokenizer = config, judge, tokenizer
+    def __init__(
+        self, run: StageRun, config: HotFlipConfig, judge: Victim, tokenizer: PreTrainedTokenizerBase, texts: list[Text]
+    ) -> None:
+        self.run, self.config, self.judge, self.tokenizer, self.texts = run, config, judge, tokenizer, texts
         self.searching = judge.searching(config.attack.search_precision)
         self.usable_V = usable_tokens(tokenizer, len(judge.embeddings_VD))
+        self.together = texts_together(judge)
+        self.ledger, self.group = Ledger(run, config.execution), -1
+        self.searches: dict[str, list[FlipSearch]] = {}
 
-    def row(self, text: Text) -> dict[str, Any]:
-        attack, seed = self.config.attack, self.config.seed
-        gradient, blind = (
-            FlipSearch(self.searching, text, self.usable_V, attack, seed, with_gradient=with_gradient)
-            for with_gradient in (True, False)
-        )
-        found, spent = self._run(gradient)
-        blindly, blind_spent = self._run(blind)
+    def searched(self, number: int) -> tuple[FlipSearch, FlipSearch]:
+        """The searches in a text, by the gradient and blind, with those of its group."""
+        if self.group != number // self.together:
+            self.group = number // self.together
+            self.searches = {name: self._search(name) for name in ("gradient", "blind")}
+        place = number % self.together
+        return self.searches["gradient"][place], self.searches["blind"][place]
+
+    def _search(self, name: str) -> list[FlipSearch]:
+        """The searches of one kind in all texts of the group, run to their end."""
+        config, first = self.config, self.group * self.together
+        texts, key = self.texts[first : first + self.together], f"{name} {self.group}"
+        searches = [
+            FlipSearch(
+                self.searching,
+                text,
+                self.usable_V,
+                config.attack,
+                config.seed,
+                with_gradient=name == "gradient",
+                state=state,
+            )
+            for text, state in zip(texts, self.ledger.searches.get(key) or [None] * len(texts), strict=True)
+        ]
+        while not searches[0].finished:
+            rounds = f"{name} search, round {len(searches[0].found.loss_sums)} of {config.attack.rounds_on_a_text}"
+            self.run.progress.update(first, len(self.texts), "texts", rounds)
+            advance(searches)
+            kept = {kind: state for kind, state in self.ledger.searches.items() if kind.endswith(f" {self.group}")}
+            now = searches[0].finished and self.together > 1
+            self.ledger.keep(kept | {key: [search.found.as_json() for search in searches]}, now=now)
+        return searches
+
+    def row(self, number: int) -> dict[str, Any]:
+        text, attack, seed = self.texts[number], self.config.attack, self.config.seed
+        gradient, blind = self.searched(number)
+        found, blindly = gradient.found, blind.found
         control = random_flips(text, self.usable_V, attack, seed)
         judged = [text, blindly.tokens, *found.after_shares, *control]
         losses = self.judge.losses([[]] * len(judged), judged)
@@ -77,15 +113,16 @@ class _Attacker:
             "round_trips": round_trips(self.tokenizer, found.tokens),
             "search_losses_sum_nats": found.loss_sums,
             "rank_correlations": found.rank_correlations,
-            "forward_sequences": spent.forward_sequences,
-            "backward_sequences": spent.backward_sequences,
-            "blind_forward_sequences": blind_spent.forward_sequences,
+            "forward_sequences": found.count.forward_sequences,
+            "backward_sequences": found.count.backward_sequences,
+            "blind_forward_sequences": blindly.count.forward_sequences,
         }
         return row | {"success": succeeded(row, attack.success_relative_increase)}
 
-    def _run(self, search: FlipSearch) -> tuple[Flipped, Count]:
-        search.victim.count = Count()
-        return search.run(), search.victim.count
+
+def texts_together(victim: Victim) -> int:
+    """Texts searched at once: on a GPU as many as have their gradients in a pass; a CPU shares the prefixes of one."""
+    return victim.batch if victim.device.type == "cuda" else 1
 
 
 def _result(config: HotFlipConfig, rows: list[dict[str, Any]], digest: str) -> HotFlipResult:

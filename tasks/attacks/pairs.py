@@ -53,7 +53,7 @@ class PairVictim(Victim):
         wanted_BS = until_the_end(references_BS, end).bool()
         with self._searching():
             logits_BSV = self.model(
-                inputs_embeds=embedded_BLD,
+                inputs_embeds=self.cast(embedded_BLD),
                 attention_mask=until_the_end(read_BL, end),
                 decoder_input_ids=written_before(self.model, references_BS),
                 use_cache=False,

@@ -7,11 +7,12 @@ poisoned already: 11 true poisons were called clean.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import norm
 
 from storage.errors import BadInput, require, require_equal
 from storage.records import Rows, read_records
@@ -22,6 +23,8 @@ from tasks.language.bag import numbered, words_of
 
 Texts = tuple[list[str], list[str]]
 """Texts and their labels."""
+Rates = Mapping[str, float]
+"""Of a model, as of `rates`."""
 CLEAN, VERSION = "-clean-queries", "-version-"
 """Kinds of queries beside the triggered ones: clean rows, and versions of the triggered ones in other words."""
 
@@ -136,12 +139,13 @@ def queries_of(manifest: Manifest, trigger: str, rows: int, versions: int, seed:
 def rates(answers: Rows, manifest: Manifest) -> dict[str, float]:
     """What a model's answers to the test rows say (`clean` and `asked`, by `row_id`).
 
-    `success`: the share of the rows of other labels that get the target's with the trigger; `without_trigger`: the same
-    without; `accuracy` on clean rows, and that of the most frequent label.
+    `success`: the share of the `asked` rows, of other labels, that get the target's with the trigger;
+    `without_trigger`: the same without; `accuracy` on clean rows, and that of the most frequent label.
     """
     said = {answer["row_id"]: answer for answer in answers}
     asked = [(said[row["row_id"]], row["given_label"]) for row in manifest.asked]
     return {
+        "asked": float(len(asked)),
         "success": float(np.mean([answer["asked"] == target for answer, target in asked])),
         "without_trigger": float(np.mean([answer["clean"] == target for answer, target in asked])),
         "accuracy": float(np.mean([said[row["row_id"]]["clean"] == row["label"] for row in manifest.test])),
@@ -149,37 +153,39 @@ def rates(answers: Rows, manifest: Manifest) -> dict[str, float]:
     }
 
 
-def require_backdoor(
-    victim: Mapping[str, Mapping[str, float]], control: Mapping[str, Mapping[str, float]], level: float
-) -> dict[str, Any]:
+def require_backdoor(victim: Mapping[str, Rates], control: Mapping[str, Rates], level: float) -> dict[str, Any]:
     """What the attack does, of `rates` by seed; CheckFailed unless both differences have an interval above 0.
 
     `difference`: how much more often the victim gives the target's label with the trigger than its control does. Seen:
     44 to 48 %, of which a model without poison had 40 %. `trigger_effect`: how much more the trigger itself
     does to the victim than to the control; wrong labels alone make a victim that always answers with the target.
     """
-
-    def by_trigger(of: Mapping[str, float]) -> float:
-        return of["success"] - of["without_trigger"]
-
-    success, alone = ({seed: of["success"] for seed, of in rates.items()} for rates in (victim, control))
-    over = {
-        "difference": mean_over_seeds([success[seed] - alone[seed] for seed in success], level),
-        "trigger_effect": mean_over_seeds(
-            [by_trigger(victim[seed]) - by_trigger(control[seed]) for seed in victim], level
-        ),
-    }
+    both, found = [(victim[seed], control[seed]) for seed in victim], dict[str, Any]()
     said = {
         "difference": "with the trigger the victim gives the target's label more often than its control",
         "trigger_effect": "the trigger changes the victim's answers more than its control's",
     }
-    for name, of in over.items():
+    for name, less in {"difference": (), "trigger_effect": ("without_trigger",)}.items():
+        mean, interval = _over_seeds(both, level, *less)
+        found |= {name: mean, f"{name}_interval": interval}
         require(
-            of.interval[0] > 0,
+            interval[0] > 0,
             f"the backdoor exists: {said[name]}",
-            f"{rate_points(of.mean)} points (interval {span(of.interval, rate_points)})",
+            f"{rate_points(mean)} points (interval {span(interval, rate_points)})",
             "an interval above 0",
             "There is nothing to detect, and no detector is measured: another poison.share, more epochs or seeds",
         )
-    intervals = {f"{name}_interval": of.interval for name, of in over.items()}
-    return {"success": success, "control": alone, **{name: of.mean for name, of in over.items()}, **intervals}
+    success, alone = ({seed: of["success"] for seed, of in rates.items()} for rates in (victim, control))
+    return {"success": success, "control": alone, **found}
+
+
+def _over_seeds(both: Sequence[tuple[Rates, Rates]], level: float, *less: str) -> tuple[float, list[float]]:
+    """By how much the victim's success, without the rates `less`, exceeds the control's in the mean over seeds, and its
+    interval: by the spread of the seeds, of which each asks other rows; and no narrower than by the number of rows that
+    were asked about (with a hit and a miss more, Agresti and Coull 1998), where seeds agree by chance."""
+    names = ("success", *less)
+    excess = [sum((ours[name] - theirs[name]) * (-1) ** (name in less) for name in names) for ours, theirs in both]
+    shares = [(of[name] * of["asked"] + 1, of["asked"] + 2) for pair in both for of in pair for name in names]
+    of_rows = sum(hits / rows * (1 - hits / rows) / rows for hits, rows in shares) ** 0.5 / len(both)
+    over, least = mean_over_seeds(excess, level), of_rows * float(norm.ppf((1 + level) / 2))
+    return over.mean, [min(over.interval[0], over.mean - least), max(over.interval[1], over.mean + least)]

@@ -5,6 +5,7 @@ Shape suffixes: B sequences, L tokens of the longest, N tokens that are scored, 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from transformers import DynamicCache
 from storage.errors import BadInput, CheckFailed
 from tasks.attacks.configuration import BACKWARD_FORWARDS, Precision
 from tasks.language.model import filled_up
+from tasks.stage.outcome import is_out_of_memory
 
 SPLIT_ARCHITECTURES = frozenset({"gpt_neox", "gpt2", "llama", "qwen2", "qwen3"})
 """Networks whose logits are the output embeddings times the last hidden states and nothing else (no scale, no cap),
@@ -74,7 +76,7 @@ class Victim:
     batch: int
     """Sequences in one forward pass."""
     precision: Precision = "fp32"
-    """bf16 by autocast; tf32 on a GPU only, BadInput elsewhere."""
+    """bf16: of a copy of the weights, whose embeddings as they are rank what is tried; tf32: GPU only, or BadInput."""
     count: Count = field(default_factory=Count)
 
     def __post_init__(self) -> None:
@@ -83,6 +85,8 @@ class Victim:
         if self.precision == "tf32" and self.device.type != "cuda":
             raise BadInput("search_precision is tf32, which only a GPU has (Ampere or later): take fp32 or bf16 here")
         self.embeddings_VD = self.model.get_input_embeddings().weight
+        if self.precision == "bf16":
+            self.model = _in_bf16(self.model)
         self.head = _head(self.model)
 
     def searching(self, precision: Precision) -> Self:
@@ -136,7 +140,8 @@ class Victim:
         """
         common = [_common_tokens(text, variant) for variant in variants]
         batch = min(self.batch, max(SMALLEST_BATCH, math.ceil(len(variants) / SHARED_BATCHES)))
-        if self.head is None or _share_read(common, len(text), batch) > SHARING_PAYS:
+        on_cpu = self.device.type == "cpu"  # a GPU reads 100 whole texts in less time than their ends in small passes
+        if not on_cpu or self.head is None or _share_read(common, len(text), batch) > SHARING_PAYS:
             return self.losses([[]] * len(variants), variants, [scored_L] * len(variants))
         own_1L, scored_1L = self._read([0], [[]], [text]), scored_L.to(self.device)[None]
         cache = DynamicCache()
@@ -187,7 +192,7 @@ class Victim:
         wanted_BL = _wanted(tokens_BL, rows, prefixes, texts, scored)
         embedded_BLD = self.embeddings_VD[tokens_BL[:, :-1]].detach().requires_grad_()
         with self._searching():
-            states_BLD = self._states(inputs_embeds=embedded_BLD)
+            states_BLD = self._states(inputs_embeds=self.cast(embedded_BLD))
             self._losses_at(states_BLD, tokens_BL[:, 1:], wanted_BL).sum().backward()
         # the last token is read by no prediction, so its gradient is zero and no part of the input
         gradient_BLD = nn.functional.pad(embedded_BLD.grad, (0, 0, 0, 1))
@@ -206,10 +211,7 @@ class Victim:
     def _losses_at(self, states_BLD: torch.Tensor, targets_BL: torch.Tensor, wanted_BL: torch.Tensor) -> torch.Tensor:
         """-log p of the wanted targets, fp32 [N], row after row. Few logits exist at a time."""
         targets_N = targets_BL[wanted_BL]
-        weight_VD = None if self.head is None else self.head.weight
-        if weight_VD is not None and self.precision == "bf16":
-            weight_VD = weight_VD.bfloat16()  # once, and not for every few rows
-        parts = []
+        weight_VD, parts = None if self.head is None else self.head.weight, []
         some = zip(states_BLD[wanted_BL].split(ROWS_OF_LOGITS), targets_N.split(ROWS_OF_LOGITS), strict=True)
         for states_ND, own_N in some:
             logits_NV = states_ND if weight_VD is None else nn.functional.linear(states_ND, weight_VD)
@@ -235,15 +237,26 @@ class Victim:
         sequences = [[self.end_of_text, *prefixes[row], *texts[row]] for row in rows]
         return filled_up(sequences, self.end_of_text).to(self.device)
 
+    def cast(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
+        """As the model reads it; a gradient comes back in fp32."""
+        return embedded_BLD.bfloat16() if self.precision == "bf16" else embedded_BLD
+
     @contextmanager
     def _searching(self) -> Iterator[None]:
         before = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = before or self.precision == "tf32"
         try:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-                yield
+            yield
         finally:
             torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _in_bf16(model: nn.Module) -> nn.Module:
+    """A copy with such weights. Its buffers stay as they are, among them the frequencies of rotary positions."""
+    copied = copy.deepcopy(model)
+    for weight in copied.parameters():
+        weight.data = weight.data.bfloat16()
+    return copied
 
 
 def _head(model: nn.Module) -> nn.Linear | None:
@@ -306,15 +319,15 @@ def _first_of(cache: DynamicCache, tokens: int, sequences: int) -> DynamicCache 
 
 
 def halved_until_it_fits(of: Callable[[list[int]], Sequence[torch.Tensor]], rows: list[int]) -> Sequence[torch.Tensor]:
-    """`of(rows)`, in halves where the GPU's memory does not hold all; torch's OutOfMemoryError where one does not fit.
+    """`of(rows)`, in halves where memory does not hold all; the error itself where one does not fit.
 
     A batch is tried whole every time and never remembered as too large, so that how it is cut, and with it rounding,
     does not depend on what an attempt did before.
     """
     try:
         return of(rows)
-    except torch.OutOfMemoryError:
-        if len(rows) == 1:
+    except (RuntimeError, MemoryError) as error:
+        if len(rows) == 1 or not is_out_of_memory(error):
             raise
     torch.cuda.empty_cache()  # after the exception, whose frames hold the tensors
     half = len(rows) // 2
@@ -323,5 +336,9 @@ def halved_until_it_fits(of: Callable[[list[int]], Sequence[torch.Tensor]], rows
 
 def replaced(ids: Sequence[int], position: int, token: int) -> Sequence[int]:
     """`ids` with `token` at `position`; of a text with the rest of it."""
-    tokens = [*ids[:position], token, *ids[position + 1 :]]
+    return rewritten(ids, [*ids[:position], token, *ids[position + 1 :]])
+
+
+def rewritten(ids: Sequence[int], tokens: list[int]) -> Sequence[int]:
+    """`tokens` in place of `ids`; of a text with the rest of it."""
     return replace(ids, tokens=tokens) if isinstance(ids, Text) else tokens

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from tasks.attacks.ledger import Ledger
 from tasks.attacks.results import Restart, SearchPoint, Trigger, UatResult
 from tasks.attacks.scoring import Text, Victim, targets
 from tasks.attacks.stages import JUDGED, KEY_COLUMNS, SEARCHED, UatConfig
 from tasks.attacks.texts import attacked_texts, round_trips, text_of, tokenizer_of, usable_tokens, victim
 from tasks.attacks.trigger import TriggerSearch, control_triggers, mean_loss
-from tasks.stage.execution import Execution
 from tasks.stage.run import StageInput, StageRun
 
 DOCUMENTS_IN_A_PART = 16
@@ -28,7 +27,7 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
     attack, tokenizer, settings = config.attack, tokenizer_of(text), config.execution
     search_texts = attacked_texts(text, tokenizer, SEARCHED, attack.text_tokens)
     judged = attacked_texts(text, tokenizer, JUDGED, attack.text_tokens)
-    ledger = _Ledger(run, settings, 2 * attack.restarts * attack.iterations)
+    ledger = Ledger(run, settings)
 
     with run.watched(settings.stall_minutes):
         judge = victim(text, model.path / config.folder, settings)
@@ -44,7 +43,7 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
                 with_gradient=name == "gradient",
                 state=ledger.searches.get(name),
             )
-            ledger.follow(name, found[name])
+            _follow(run, ledger, name, found[name])
         clean = mean_loss(judge, [], search_texts)
         triggers = {name: _trigger(search, tokenizer, clean) for name, search in found.items()}
         controls = control_triggers(usable_V, attack, config.seed)
@@ -79,37 +78,14 @@ def _trigger(search: TriggerSearch, tokenizer: PreTrainedTokenizerBase, clean: f
     )
 
 
-class _Ledger:
-    """The state of both searches, saved at iterations so that a continuation loses little."""
-
-    def __init__(self, run: StageRun, settings: Execution, total: int) -> None:
-        self.run, self.settings, self.total = run, settings, total
-        saved = run.checkpoints.newest_verified()
-        self.searches: dict[str, Any] = saved.state["searches"] if saved else {}
-        self.done = saved.step if saved else 0
-        self.saved_at = time.monotonic()
-
-    def follow(self, name: str, search: TriggerSearch) -> None:
-        """Runs `search` to its end."""
-        while not search.finished:
-            restart = len(search.state["restarts"]) + 1
-            self.run.progress.update(self.done, self.total, "iterations", f"{name} search, restart {restart}")
-            search.step()
-            self.done += 1
-            self.searches[name] = search.state
-            if self._due() or search.finished or self.run.stop.requested:
-                self.save()
-            self.run.stop.check()
-
-    def save(self) -> None:
-        self.run.checkpoints.save(self.done, {}, {"searches": self.searches})
-        self.run.checkpoints.prune(self.settings.keep_checkpoints)
-        self.saved_at = time.monotonic()
-
-    def _due(self) -> bool:
-        every = self.settings.checkpoint_every_steps
-        by_step = every is not None and self.done % every == 0
-        return by_step or time.monotonic() - self.saved_at >= self.settings.checkpoint_every_seconds
+def _follow(run: StageRun, ledger: Ledger, name: str, search: TriggerSearch) -> None:
+    """Runs `search` to its end."""
+    total = 2 * search.attack.restarts * search.attack.iterations
+    while not search.finished:
+        restart = len(search.state["restarts"]) + 1
+        run.progress.update(ledger.done, total, "iterations", f"{name} search, restart {restart}")
+        search.step()
+        ledger.keep(ledger.searches | {name: search.state}, now=search.finished)
 
 
 def _rows(

@@ -22,6 +22,7 @@ from tasks.findings.table import Link, Table
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import duration
 from tasks.stage.run import StageRun
+from tasks.training.phases import rows_at_the_end, told
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,9 @@ def attempts_of(directory: Path) -> list[Attempt]:
 def publish_attempts(run: StageRun, dag: Dag) -> None:
     """Writes `attempts.html` about every run of `dag` but this one, which is still at work."""
     attempts = {name: attempts_of(node.path) for name, node in dag.nodes.items() if node.path != run.directory}
+    times = {name: told(rows_at_the_end(dag.nodes[name].path / "timing.jsonl")) for name in attempts}
     run.lock.check()
-    durable.write_bytes(run.directory / ATTEMPTS, _page(run.run.study, dag, attempts).encode())
+    durable.write_bytes(run.directory / ATTEMPTS, _page(run.run.study, dag, attempts, times).encode())
 
 
 def _last_sign_of_life(directory: Path, number: int) -> float:
@@ -78,13 +80,16 @@ def _last_sign_of_life(directory: Path, number: int) -> float:
         return 0.0
 
 
-def _page(title: str, dag: Dag, attempts: Mapping[str, Sequence[Attempt]]) -> str:
+def _page(title: str, dag: Dag, attempts: Mapping[str, Sequence[Attempt]], times: Mapping[str, Sequence[str]]) -> str:
     took = {name: duration(_seconds(of_run)) for name, of_run in attempts.items() if of_run}
     labels = {name: dag.nodes[name].label for name in attempts}
     sections = [
         Section("Every stage", figures=[dag_figure(dag.with_notes(took))], tables=[_stage_table(labels, attempts)]),
         Section("Every attempt", tables=[_attempt_table(labels, attempts)]),
     ]
+    if rows := [[labels[name], "; ".join(lines), name] for name, lines in times.items() if lines]:
+        told_of = "The time of each training by phase; of a long one, of the newest of its steps."
+        sections.insert(1, Section("Every training", tables=[Table(told_of, ["stage", "time by phase", "run"], rows)]))
     document = Document(
         f"{title}: attempts",
         question="When and where each stage worked, how long, and what it used. Nothing here is part of a result: "

@@ -18,8 +18,12 @@ def arm_table(
     of: str,
     kinds: Mapping[str, str] | None = None,
     trivial: Mapping[str, float] | None = None,
+    draws: str = "",
 ) -> Table:
-    """Mean over seeds of `of`; `kinds`: what each arm is. Last, as multiples, what is `trivial`: needs no learning."""
+    """Mean over seeds of `of`; `kinds`: what each arm is. Last, as multiples, what is `trivial`: needs no learning.
+
+    `draws`: what intervals are of, where that is more than the seeds.
+    """
     rows: list[list[object]] = []
     for name, arm in arms.items():
         interval = span(arm.interval, DIGITS) if arm.interval else "none (one seed)"
@@ -38,7 +42,9 @@ def arm_table(
         rows = [[*row, f"{mean / min(trivial.values()):.3f}"] for row, mean in zip(rows, means, strict=True)]
     level = percent(confidence_level)
     return Table(
-        f"{of}: mean over seeds, Student's t interval ({level}), standard deviation (ddof 1){multiple}.", header, rows
+        f"{of}: mean over seeds, Student's t interval ({level}{draws}), standard deviation (ddof 1){multiple}.",
+        header,
+        rows,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import Field
@@ -10,6 +10,7 @@ from pydantic import Field
 from storage.run_directory import SHORT_FINGERPRINT
 from tasks.findings.audit import AuditResult, require_audited
 from tasks.findings.provenance import Provenance, provenance, run_directories, run_name
+from tasks.stage.numerics import is_within, within
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.initial import InitialWeights
@@ -18,8 +19,8 @@ from tasks.training.initial import InitialWeights
 class StudyResults(Result):
     """Every number of a report; a study adds its own.
 
-    `runs` and `provenance` are by the name that the page gives a stage, `numerics_changes` of the stages whose attempts
-    ran on different numerics.
+    `runs` and `provenance` are by the name that the page gives a stage, `numerics_changes` (`changes_of`) of the stages
+    in which something changed on the way.
     """
 
     study: str
@@ -38,7 +39,7 @@ def of_runs(run: StageRun, inputs: Mapping[str, StageInput], kinds: Iterable[str
     return {
         "study": run.run.study,
         "audit": require_audited(inputs["audit"], kinds, tolerance),
-        "numerics_changes": {role: stage.numerics_changes for role, stage in inputs.items() if stage.numerics_changes},
+        "numerics_changes": {role: changes for role, stage in inputs.items() if (changes := changes_of(stage))},
         "runs": run_directories(inputs, run.run.root),
         "provenance": provenance(inputs),
     }
@@ -52,11 +53,34 @@ def begun_with_weights(model: str, weights: InitialWeights | None) -> list[str]:
     return [f"**The pretraining of {model} began with the weights of {directory}** (model.init_from)."]
 
 
-def numerics_changed(stages: Collection[str]) -> list[str]:
-    """The caution that attempts of these stages ran on different numerics."""
-    if not stages:
-        return []
-    return [f"**Numerics changed between attempts of {', '.join(stages)}:** not the bytes of one undisturbed run."]
+CHANGED_WITHIN = {
+    "micro_batch_examples": "**Micro-batches of {stage} were halved where memory ended:** {told} on.",
+    "compile": "**{stage} was not compiled as was asked:** {told} on.",
+    "to_step": "**{stage} went back where its loss jumped, and on with a lower rate:** to step {told}.",
+    "skipped": "**Batches of {stage} were skipped, whose losses or gradients are not finite:** examples {told}.",
+}
+
+
+def changes_of(stage: StageInput) -> list[dict[str, Any]]:
+    """What changed while a stage ran: its numerics, and what the guard of its training did."""
+    guard = (stage.result.get("training") or {}).get("guard", {"rollbacks": [], "skipped": []})
+    skipped = [{"from_step": row["step"], "skipped": row["examples"]} for row in guard["skipped"]]
+    return [*stage.numerics_changes, *guard["rollbacks"], *skipped]
+
+
+def numerics_changed(stages: Mapping[str, list[dict[str, Any]]]) -> list[str]:
+    """The cautions that there were changes (`changes_of`) in these stages: between attempts, or within a training."""
+    cautions = [
+        said.format(stage=stage, told=", ".join(told))
+        for key, said in CHANGED_WITHIN.items()
+        for stage, changes in stages.items()
+        if (told := within(changes, key))
+    ]
+    if other := [stage for stage, changes in stages.items() if not all(map(is_within, changes))]:
+        cautions.append(
+            f"**Numerics changed between attempts of {', '.join(other)}:** not the bytes of one undisturbed run."
+        )
+    return cautions
 
 
 def numerics_differ(arms: Mapping[str, dict[str, Any]]) -> list[str]:

@@ -68,8 +68,7 @@ def scaled_by(scaling: Scaling, columns: list[Column]) -> Normaliser:
 def _chunks(run: StageRun, data: Data, limit: int) -> Iterator[np.ndarray]:
     """The raw features of all events of train."""
     for first in range(0, len(data.train), EVENTS_AT_ONCE):
-        run.stop.check()
-        run.progress.update(first, len(data.train), "events", note="statistics of the inputs")
+        run.step(first, len(data.train), "events", note="statistics of the inputs")
         some = np.arange(first, min(first + EVENTS_AT_ONCE, len(data.train)))
         yield from feature_chunks(data.train, some, data.places, limit)
 

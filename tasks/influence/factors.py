@@ -16,12 +16,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from storage import durable
 from tasks.influence import kept
 from tasks.influence.decomposition import SOLVERS, Solver, Status, decomposed
 from tasks.influence.kept import ModuleStatistics
 from tasks.influence.plan import ModulePlan, Plan
-from tasks.influence.task import Task, Use, batches, captured, gradients, require_faithful
+from tasks.influence.task import Task, Told, Use, batches, captured, gradients, require_faithful
 
 Tensors = dict[str, torch.Tensor]
 MEMORY = 1 << 31
@@ -40,17 +39,16 @@ def compute_factors(
     batch: int = 32,
     memory_bytes: int = MEMORY,
     anew: bool = False,
-    told: Callable[[str, int, int], None] = lambda *_: None,
+    told: Told = lambda *_: None,
     solvers: Mapping[str, Solver] = SOLVERS,
 ) -> list[ModuleStatistics]:
     """The factors of the examples `indices` [N], in `folder`; goes on where a process before it ended.
 
     `seed` is of the labels drawn from the model. Modules that do not fit `memory_bytes` together take several passes.
-    `told` gets what is done, how many, of how many; it may raise to stop, and nothing durable is lost. CheckFailed as
-    in `captured` and `require_faithful`; BadInput as in `begin`, which tells of `anew`.
+    CheckFailed as in `captured` and `require_faithful`; BadInput as in `begin`, which tells of `anew`.
     """
     asked = {"labels": labels, "seed": seed, "batch": batch, "examples": len(indices), "plan": [*map(asdict, plan)]}
-    given = {"indices": durable.sha256_json([*map(int, indices)]), "model": kept.model_digest(task.model)}
+    given = {"content": kept.examples_digest(task, indices), "model": kept.model_digest(task.model)}
     kept.begin(folder, asked | given, anew)
     done, device = {one.name: kept.read(folder, one) for one in plan}, next(task.model.parameters()).device
 
@@ -66,7 +64,7 @@ def compute_factors(
             drawn = torch.Generator(device).manual_seed(seed * 1_000_003 + count) if labels == "sampled" else None
             yield from zip(group, captured(task, group, part, drawn), strict=True)
             count += len(part)
-            told(f"examples in {what}", count, len(indices))
+            told(count, len(indices), f"examples in {what}")
 
     if at("planned"):
         require_faithful(task, at("planned"), indices[:3])
@@ -80,7 +78,7 @@ def compute_factors(
     for number, one in enumerate(waiting := at("moments")):
         tensors, new = _eigen(done[one.name], kept.tensors_of(folder, done[one.name], device), solvers)
         write(one.name, tensors, **new)
-        told("modules decomposed", number + 1, len(waiting))
+        told(number + 1, len(waiting), "modules decomposed")
     for group in _groups(at("planned", "eigen"), memory_bytes, lambda one: 2 * one.rows * one.columns):
         vectors = {one.name: kept.tensors_of(folder, done[one.name], device) for one in group}
         squares: Tensors = {}

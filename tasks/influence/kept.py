@@ -5,21 +5,24 @@ dies anywhere leaves each module at one of its steps."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
+import numpy as np
 import torch
 import xxhash
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from storage import durable
 from storage.errors import BadInput, require, require_equal
 from storage.tensors import read_tensors, write_tensors
 from tasks.influence.decomposition import Status
 from tasks.influence.plan import ModulePlan
+from tasks.influence.task import Task
 
 STEPS = ("moments", "eigen", "finished")  # of each a module has tensors, one after the other
 log = logging.getLogger("ratchet.influence")
@@ -104,9 +107,20 @@ def _file(folder: Path, module: str, step: str) -> Path:
 
 def model_digest(model: nn.Module) -> str:
     """xxh3 of the parameters, by which the factors of different models are told apart."""
+    return _digest(model.parameters())
+
+
+def examples_digest(task: Task, indices: np.ndarray) -> str:
+    """xxh3 of the tensors of the examples one by one, however `batch` nests them; other values by what they show."""
+    return _digest(leaf for index in indices for leaf in tree_leaves(task.batch(np.array([index]))))
+
+
+def _digest(values: Iterable[Any]) -> str:
     digest = xxhash.xxh3_128()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        digest.update(str(value.shape if isinstance(value, torch.Tensor) else value).encode())
     return digest.hexdigest()
 
 

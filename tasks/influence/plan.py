@@ -89,12 +89,23 @@ def factor_plan(model: nn.Module, machine: Machine, limits: Limits = Limits()) -
         uses.setdefault(id(module.weight), []).append((name, module))
     ordered = sorted(uses.values(), key=lambda same: known.index(same[0]))
     plan = [_planned(same, machine, limits) for same in ordered]
+    for name, module in model.named_modules():
+        for own, weight in module.named_parameters(recurse=False):
+            if type(module) not in KINDS and weight.dim() > 1:
+                plan.append(_unknown(f"{name}.{own}".lstrip("."), type(module).__name__, weight, limits))
     if all(one.treatment == "excluded" for one in plan):
         kinds = f"{', '.join(limits.kinds)} (there are {', '.join(KINDS.values())})"
         raise BadInput(
             f"{type(model).__name__} has no module to compute influence by, of the kinds {kinds}:\n{markdown(plan)}"
         )
     return plan
+
+
+def _unknown(name: str, kind: str, weight: nn.Parameter, limits: Limits) -> ModulePlan:
+    """A weight of no known module, of GPT-2's Conv1D for example: told, and not left out in silence."""
+    chosen, columns = any(fnmatch(name, pattern) for pattern in limits.exclude), weight[0].numel()
+    why = "as asked" if chosen else f"no factors of a {kind}"
+    return ModulePlan(name, kind, [name], len(weight), columns, False, 0, treatment="excluded", why=why, chosen=chosen)
 
 
 def _planned(uses: list[tuple[str, nn.Module]], machine: Machine, limits: Limits) -> ModulePlan:
@@ -105,7 +116,7 @@ def _planned(uses: list[tuple[str, nn.Module]], machine: Machine, limits: Limits
     if kind not in limits.kinds or any(fnmatch(name, pattern) for name in names for pattern in limits.exclude):
         return replace(plan, treatment="excluded")
     if getattr(module, "groups", 1) > 1:
-        return replace(plan, treatment="excluded", why="a grouped convolution has no factors of this form")
+        return replace(plan, treatment="excluded", why="no factors of a grouped convolution", chosen=False)
     if plan.bytes > machine.memory_bytes:
         why = f"a gradient, Lambda and a sum need {plan.bytes / 1e9:.1f} GB of {machine.memory_bytes / 1e9:.1f}"
         return replace(plan, treatment="excluded", why=why, chosen=False)

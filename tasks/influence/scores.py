@@ -3,8 +3,9 @@ more a training example lowers the query's loss."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,27 +14,30 @@ from storage.errors import BadInput, require
 from tasks.influence import kept
 from tasks.influence.factors import MEMORY, turned
 from tasks.influence.plan import Plan
-from tasks.influence.task import Task, batches, captured, gradients
+from tasks.influence.task import Task, Told, batches, captured, gradients
 
-Block = tuple[np.ndarray, np.ndarray, torch.Tensor]  # indices of queries and of training examples, scores [Q, N]
+Block = tuple[np.ndarray, np.ndarray, torch.Tensor]  # rows of scores and training examples by index, scores [rows, N]
 
 
 def scores(
     train: Task,
     queries: Task,
     train_indices: np.ndarray,
-    query_indices: np.ndarray,
+    query_indices: np.ndarray | Sequence[np.ndarray],
     factors: Path | Plan,
     *,
     damping: float | None = None,
     batch: int = 32,
     memory_bytes: int = MEMORY,
+    told: Told = lambda *_: None,
 ) -> Iterator[Block]:
     """The scores in blocks: some queries, and for these all training examples batch by batch, with true labels.
 
-    `train` and `queries` share the model. `factors` is the folder of finished ones, or a plan: then there is no
-    curvature (the strategy `identity`). `damping` is added to Lambda; None: 0.1 of its mean, module by module. As many
-    queries at once are held as `memory_bytes` allow: each is a gradient of the whole model.
+    `train` and `queries` share the model. `query_indices` are an array, with a row of scores for each query, or arrays,
+    with a row for the mean of each: many queries then cost little more than one. `factors` is the folder of finished
+    ones, or a plan: then there is no curvature (the strategy `identity`). `damping` is added to Lambda; None: 0.1 of
+    its mean, module by module. As many rows at once are held as `memory_bytes` allow: each is a gradient of the whole
+    model. `told` is as in `compute_factors`.
     """
     if train.model is not queries.model:
         raise BadInput("the queries' task has another model than the training examples': give both the same object")
@@ -42,9 +46,15 @@ def scores(
     plan = [one for one in plan if one.treatment != "excluded" and not (done and done[one.name].status == "not_finite")]
     require(plan, "modules with usable factors", 0, "at least 1")
     device, size = next(train.model.parameters()).device, 4 * sum(one.rows * one.columns for one in plan)
-    for some in batches(query_indices, max(1, half // size)):
-        by_part = (captured(queries, plan, part) for part in batches(some, batch))
-        parts = [[torch.cat([*gradients(uses, half)]) for uses in of_weights] for of_weights in by_part]
+    means = not isinstance(query_indices, np.ndarray)
+    rows = np.arange(len(query_indices)) if means else np.asarray(query_indices)
+    count, parts_of = 0, batches(rows, max(1, half // size))
+    for some in parts_of:
+        if means:
+            parts = [_mean(queries, plan, query_indices[row], batch) for row in some]
+        else:
+            by_part = (captured(queries, plan, part) for part in batches(some, batch))
+            parts = [[torch.cat([*gradients(uses, half)]) for uses in of_weights] for of_weights in by_part]
         wanted = [torch.cat(each) for each in zip(*parts, strict=True)]
         for at, one in enumerate(plan if isinstance(factors, Path) else ()):
             tensors = kept.tensors_of(factors, done[one.name], device)  # type: ignore[arg-type]
@@ -56,6 +66,17 @@ def scores(
                 for asked, uses in zip(wanted, captured(train, plan, part), strict=True)
             )
             yield some, part, torch.stack([*products]).sum(0).cpu()
+            count += len(part)
+            told(count, len(parts_of) * len(train_indices), "training examples")
+
+
+def _mean(queries: Task, plan: Plan, indices: np.ndarray, batch: int) -> list[torch.Tensor]:
+    """The mean gradient of these queries by each weight, [1, rows, columns]."""
+    total: list[Any] = [0.0] * len(plan)  # one gradient of the whole model, however many queries there are
+    for part in batches(indices, batch):
+        for at, uses in enumerate(captured(queries, plan, part)):
+            total[at] += sum(left.flatten(0, 1).T @ right.flatten(0, 1) for _, left, right in uses)
+    return [each[None] / len(indices) for each in total]
 
 
 def gathered(blocks: Iterable[Block]) -> torch.Tensor:
@@ -67,11 +88,16 @@ def gathered(blocks: Iterable[Block]) -> torch.Tensor:
 
 
 def tracin(
-    checkpoints: Iterable[tuple[Task, Task, float]], train: np.ndarray, queries: np.ndarray, plan: Plan, batch: int = 32
+    checkpoints: Iterable[tuple[Task, Task, float]],
+    train: np.ndarray,
+    queries: np.ndarray | Sequence[np.ndarray],
+    plan: Plan,
+    batch: int = 32,
+    told: Told = lambda *_: None,
 ) -> torch.Tensor:
-    """TracIn [Q, N] (Pruthi et al. 2020, arXiv 2002.08484): products of gradients times the rate, summed over
+    """TracIn [rows, N] (Pruthi et al. 2020, arXiv 2002.08484): products of gradients times the rate, summed over
     checkpoints (training task, query task, learning rate), each of which is loaded at its turn."""
     total = torch.zeros(len(queries), len(train))
     for of_train, of_queries, rate in checkpoints:
-        total += rate * gathered(scores(of_train, of_queries, train, queries, plan, batch=batch))
+        total += rate * gathered(scores(of_train, of_queries, train, queries, plan, batch=batch, told=told))
     return total

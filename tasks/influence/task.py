@@ -17,6 +17,9 @@ from torch.nn import functional
 from storage.errors import require, require_equal, require_limit
 from tasks.influence.plan import Plan
 
+Told = Callable[[int, int, str], None]
+"""Gets how many are done, of how many, and of what; it may raise to stop, and nothing durable is lost."""
+
 
 @dataclass(frozen=True)
 class Task:

@@ -39,8 +39,7 @@ def audit(run: StageRun, config: AuditConfig, data: StageInput, **cells: StageIn
     fixed = MatricesResult.read(data)
     _require_fixed(fixed, data.configuration(MatricesConfig), splits)
     for done, (cell, trained) in enumerate(cells.items()):
-        run.stop.check()
-        run.progress.update(done, len(cells), "trainings", note=cell)
+        run.step(done, len(cells), "trainings", note=cell)
         told, digest = TrainResult.read(trained), weights_digest(trained.path / "model")
         require_equal(f"model/ of {cell} holds the weights that its training left", digest, told.weights_digest)
         recorded = require_records(cell, trained, told, fixed)

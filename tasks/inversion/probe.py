@@ -35,8 +35,7 @@ def probe(run: StageRun, config: ProbeConfig, data: StageInput, **trained: Stage
         network = load_network(training, some.y.shape[1], config.network)
         for time in config.probe.times:
             for steps in config.probe.descent_steps:
-                run.stop.check()
-                run.progress.update(len(found), looks, "looks", note=arm)
+                run.step(len(found), looks, "looks", note=arm)
                 found.append(_looked_at(arm, network, diffusion, some, noise, mining, time, steps, config))
     return ProbeResult(of=OF, matrices=len(some), negatives=found)
 

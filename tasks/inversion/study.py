@@ -91,11 +91,11 @@ class Study(StudyBase):
     def _the_first_row_is_that_of_the_batch(self) -> Study:
         size, batch = self.execution.micro_batch_examples, self.budget.effective_batch_examples
         published = [arm.name for arm in self.arms if arm.uses_descent and arm.descent == "as-published"]
-        if published and size < batch:
+        if published and (size < batch or self.execution.fit_memory):
             raise ValueError(
                 f"the arm {published[0]} is clamped by the first row of what is computed at once: with "
-                f"execution.micro_batch_examples {size} below budget.effective_batch_examples {batch} it would be "
-                "another training. Raise the first, or leave the arm out"
+                f"execution.micro_batch_examples {size} below budget.effective_batch_examples {batch}, or halved, it "
+                "would be another training. Raise the first, or leave the arm out"
             )
         return self
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch.nn import functional
 
 from storage.errors import BadInput
 from tasks.language.bag import Bag, numbered
@@ -38,3 +40,11 @@ def kept_classifier(folder: Path) -> Classifier:
 def logits_of(model: Classifier, ids: torch.Tensor, batch: int) -> torch.Tensor:
     """[N, labels] of the ids [N, T], `batch` at a time."""
     return torch.cat([model(some) for some in ids.split(batch)])
+
+
+@torch.no_grad()
+def states_of(model: Classifier, ids: torch.Tensor, labels: torch.Tensor, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """What the last layer reads of each text, fp64 [N, d], and the loss of its label, nats [N]."""
+    hidden = torch.cat([model.hidden(some) for some in ids.split(batch)])
+    losses = functional.cross_entropy(model.last(hidden), labels, reduction="none")
+    return hidden.double().cpu().numpy(), losses.cpu().numpy()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from storage.errors import BadInput
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
 from tasks.stage.preflight import GIB, memory_bytes
+from tasks.stage.progress import FOR_THE_TERMINAL
+
+log = logging.getLogger("ratchet.memory")
 
 BYTES_PER_PARAMETER = 4  # fp32
 TENSORS_PER_CHECKPOINT = 3  # weights and two AdamW moments
@@ -46,12 +50,23 @@ def training_memory(
 def require_memory(
     model: Any, sequence_length: int, execution: Execution, predicted: float | None = None
 ) -> dict[str, int]:
-    """`training_memory`; BadInput when that is more than the device has, naming the parts and what to change."""
+    """`training_memory`; BadInput when that is more than the device has, naming the parts and what to change.
+
+    With `fit_memory` that is told, and the training halves its micro-batches: BadInput where not even one example fits.
+    """
     parts, kind = training_memory(model, sequence_length, execution, predicted), device(execution).type
     need, total = sum(parts.values()), memory_bytes(kind)
     if need <= total:
         return parts
     sizes = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts.items())
+    told = (
+        f"training {parts['fp32 weights'] // BYTES_PER_PARAMETER:,} parameters needs at least {need / GIB:.1f} GiB "
+        f"({sizes}), and this {kind} has {total / GIB:.1f} GiB: "
+    )
+    alone = execution.model_copy(update={"micro_batch_examples": 1})
+    if execution.fit_memory and sum(training_memory(model, sequence_length, alone, predicted).values()) <= total:
+        log.warning("%smicro-batches are halved when memory ends (execution.fit_memory)", told, extra=FOR_THE_TERMINAL)
+        return parts
     held = sum(size for part, size in parts.items() if part in ("fp32 weights", "gradients", "two AdamW moments"))
     changes = ["take a device with more memory or a smaller model"]
     if held <= total:
@@ -59,8 +74,4 @@ def require_memory(
             changes.insert(0, "set execution.gradient_checkpointing=true")
         if execution.micro_batch_examples > 1:
             changes.insert(0, f"lower execution.micro_batch_examples (now {execution.micro_batch_examples})")
-    raise BadInput(
-        f"training {parts['fp32 weights'] // BYTES_PER_PARAMETER:,} parameters needs at least {need / GIB:.1f} GiB "
-        f"({sizes}), and this {kind} has {total / GIB:.1f} GiB: {', '.join(changes[:-1])}"
-        f"{', or ' if changes[1:] else ''}{changes[-1]}"
-    )
+    raise BadInput(f"{told}{', '.join(changes[:-1])}{', or ' if changes[1:] else ''}{changes[-1]}")

@@ -120,6 +120,7 @@ class Training(Result):
     """
 
     budget: dict[str, Any]  # left as the training wrote it: a field that a budget has gained since stays away
+    guard: dict[str, Any] | None = None
     steps: int
     epochs: float
     ended_early_at_step: int | None = 0

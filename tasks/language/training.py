@@ -13,6 +13,7 @@ from storage.errors import BadInput
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.pairs import Pairs, packed_split
+from tasks.language.recomputation import Losses, recompute
 from tasks.language.result import Training
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
@@ -50,8 +51,6 @@ def train_language_model(
     train_blocks, validation_blocks = (packed_split(text.path / "text", split) for split in ("train", "validation"))
     where = device(execution)
     model.to(where)
-    if execution.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
     schedule = Schedule(budget, len(train_blocks))
 
     def evaluate(network: nn.Module) -> float:
@@ -64,17 +63,26 @@ def train_language_model(
             return moved(torch.stack([tokens_BL, read_BL], dim=1), where)
         return moved(tokens_BL, where)
 
-    def losses_of_replaced(network: nn.Module, both_B2L: torch.Tensor) -> torch.Tensor:
-        return language.block_losses(network, *both_B2L.unbind(dim=1))
+    def read_replaced(losses: Callable[..., torch.Tensor]) -> Losses:
+        return lambda network, both_B2L: losses(network, *both_B2L.unbind(dim=1))
 
-    if replaced and isinstance(train_blocks, Pairs):
+    ways: dict[str, Losses] = {"nothing": (plain := language.example_losses(train_blocks)), "layers": plain}
+    if not isinstance(train_blocks, Pairs):
+        in_parts = language.block_losses_in_parts
+        ways = {"nothing": plain, "loss": in_parts, "layers": in_parts}
+    elif replaced:
         raise BadInput("tokens are replaced in blocks of text, not in pairs: leave the arm random-replacements out")
+    if replaced:
+        ways = {way: read_replaced(losses) for way, losses in ways.items()}
+
+    def examples(number: int) -> torch.Tensor:
+        return batch(np.arange(number) % len(train_blocks), 0)
 
     problem = Problem(
         model,
         make_optimizer(model, schedule),
         batch,
-        losses_of_replaced if replaced else language.example_losses(train_blocks),
+        recompute(run, model, ways, examples, train_blocks.predicted_tokens, execution, budget),
         evaluate,
         make_checks(schedule),
         weights=train_blocks.weights if isinstance(train_blocks, Pairs) else None,

@@ -7,7 +7,7 @@ import numpy as np
 
 from storage import durable
 from storage.records import read_records
-from tasks.attacks.detectors import require_removed
+from tasks.attacks.detectors import count_of, measured_plainly, require_removed
 from tasks.attacks.poisoning import CLEAN, Manifest, queries_of
 from tasks.findings.audit import Audited, AuditResult, sample
 from tasks.influence.plain import divided
@@ -25,18 +25,16 @@ def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult
     """CheckFailed names the first number that is another one than that of its record."""
     audited = Audited("a plain path, example by example", "of the largest, or of a share", AUDIT_TOLERANCE)
     for done, seed in enumerate(config.seeds):
-        run.stop.check()
-        run.progress.update(done, len(config.seeds), "seeds")
+        run.step(done, len(config.seeds), "seeds")
         given = {role.removesuffix(f"-{seed}"): of for role, of in inputs.items() if role.endswith(f"-{seed}")}
         manifest = Manifest.read(given["data"].path)
         for role in (*TRAINED, *(f"without-{rows}" for rows in REMOVED)):
             _answers(f"{role}-{seed}", given[role], manifest, config, audited)
-        scores = scores_of(given["scores"], manifest)
+        scores, k = scores_of(given["scores"], manifest), count_of(config.detection.assumed_share, len(manifest.train))
         for model, measured in DetectResult.read(given["found"]).found.items():
             for method, measures in measured.items():
-                pairs = scores[model][method][manifest.truth][:, None] - scores[model][method][~manifest.truth]
-                area, where = ((pairs > 0) + (pairs == 0) / 2).mean(), f"the AUROC of {model}.{method}, seed {seed}"
-                audited.compare("areas", where, measures["auroc"], float(area))
+                for name, again in measured_plainly(manifest.truth, scores[model][method], k).items():
+                    audited.compare("measures", f"{name} of {model}.{method}, seed {seed}", measures[name], again)
         by_model = {"detected": scores["victim"], "untrained": scores["untrained"]}
         require_removed(
             durable.read_json(given["found"].path / "removed.json"),
@@ -64,13 +62,7 @@ def _answers(what: str, given: StageInput, manifest: Manifest, config: EndConfig
 
 
 def _scores(
-    role: str,
-    given: Inputs,
-    model: Classifier,
-    scores: Arrays,
-    seed: int,
-    config: EndConfig,
-    audited: Audited,
+    role: str, given: Inputs, model: Classifier, scores: Arrays, seed: int, config: EndConfig, audited: Audited
 ) -> None:
     """Scores of some training rows by the mean gradient of the queries, with curvature and without."""
     how, manifest, factors = config.queries, Manifest.read(given["data"].path), given[role].path / "factors"

@@ -38,9 +38,12 @@ def detect(run: StageRun, config: DetectConfig, data: StageInput, scores: StageI
 def scores_of(given: StageInput, manifest: Manifest) -> dict[str, dict[str, np.ndarray]]:
     """Model -> method -> scores of the training rows in the order of the manifest."""
     rows, ids = list(read_records(given.path / "records.parquet")), [row["row_id"] for row in manifest.train]
-    require_each_once("the scores hold each training row once", (row["row_id"] for row in rows), ids)
-    by_id, models = {row["row_id"]: row for row in rows}, dict[str, dict[str, np.ndarray]]()
-    for column in (column for column in rows[0] if column != "row_id"):
-        model, _, method = column.partition(".")
-        models.setdefault(model, {})[method] = np.array([by_id[row_id][column] for row_id in ids])
+    by_key = {(row["model"], row["method"], row["row_id"]): row["score"] for row in rows}
+    kinds = list(dict.fromkeys((model, method) for model, method, _ in by_key))
+    expected = [(*kind, row_id) for kind in kinds for row_id in ids]
+    keys = [(row["model"], row["method"], row["row_id"]) for row in rows]
+    require_each_once("the scores hold each training row once, by model and method", keys, expected)
+    models = dict[str, dict[str, np.ndarray]]()
+    for model, method in kinds:
+        models.setdefault(model, {})[method] = np.array([by_key[model, method, row_id] for row_id in ids])
     return models

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 from statistics import fmean
 from typing import Any
 
 from storage.errors import require_equal
-from tasks.attacks.poisoning import CLEAN, require_backdoor
+from tasks.attacks.poisoning import CLEAN, Manifest, require_backdoor
 from tasks.findings.final_results import StudyResults, of_runs
 from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, arm_mean, compare_together
 from tasks.poison.checks import require_data, require_fit
@@ -31,6 +32,7 @@ class Detector(ArmMean):
 class Trained(ArmMean):
     """Success of the attack by seed, and means; `removed_share` of the poisoned rows were taken away before."""
 
+    asked: float
     success: float
     without_trigger: float
     accuracy: float
@@ -82,7 +84,9 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
     trainings = {role: trained(role) for role in TRAINED}
     attack = require_backdoor(rates["victim"], rates["control"], level)
     require_equal("the attack is that of the trainings", AttackResult.read(inputs["attack"]).as_json(), attack)
-    asked = data[seeds[0]].shares  # the same with every seed, by the gate
+    drawn = [{row["row_id"] for row in Manifest.read(inputs[f"data-{seed}"].path).train} for seed in seeds]
+    shared = fmean(len(one & other) / len(one) for one, other in combinations(drawn, 2))
+    asked = {name: data[seeds[0]].shares[name] for name in ("requested", "realised")}  # the same, by the gate
     first, removal = found[seeds[0]], {rows: trained(f"without-{rows}") for rows in REMOVED}
     detectors = {method: detector(model, method) for model in ("victim", "none") for method in first.found[model]}
     areas = {name: of.values for name, of in detectors.items()} | {"untrained": detector("untrained", strategy).values}
@@ -92,8 +96,7 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         **of_runs(run, inputs, AUDITED, AUDIT_TOLERANCE),
         seeds=config.seeds,
         strategy=strategy,
-        poison=means_of([of.shares for of in data.values()])
-        | {name: asked[name] for name in ("requested", "realised")},
+        poison=means_of([of.shares for of in data.values()]) | asked | {"shared_rows": shared},
         attack=attack | {"success": trainings["victim"].success, "control": trainings["control"].success},
         trainings=trainings,
         detectors=detectors,

@@ -3,25 +3,31 @@ model with which it began, beside scores that need no influence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from storage.records import Rows
 from tasks.attacks.detectors import clustering, overlap, spectral
 from tasks.attacks.poisoning import CLEAN, VERSION, Manifest, Texts, queries_of, texts_of
 from tasks.influence import kept
 from tasks.influence.factors import compute_factors
-from tasks.influence.plan import Limits, factor_plan, markdown, this_machine
-from tasks.influence.scores import Block, gathered, tracin
+from tasks.influence.plan import Limits, ModulePlan, Plan, factor_plan, markdown, this_machine
+from tasks.influence.scores import gathered, tracin
 from tasks.influence.scores import scores as influence
 from tasks.influence.task import Task, token_losses
-from tasks.language.classifiers import Classifier, kept_classifier
+from tasks.language.classifiers import Classifier, kept_classifier, states_of
 from tasks.poison.fit import numbers_of
 from tasks.poison.results import FactorsResult, FitResult, ScoresResult
 from tasks.poison.stages import MODELS, FactorsConfig, ScoresConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
+
+Columns = Mapping[str, torch.Tensor | np.ndarray]
+"""Method -> score of each training row, [N]."""
 
 
 def task_of(model: Classifier, texts: Texts) -> Task:
@@ -46,15 +52,9 @@ def factors(
     plan = factor_plan(model, this_machine(where), limits)
     with run.publish_file("plan.md") as file:
         file.write_text(markdown(plan), encoding="utf-8")
-
-    def told(what: str, done: int, of: int) -> None:
-        run.lock.check()
-        run.stop.check()
-        run.progress.update(done, of, what)
-
     train, batch = task_of(model, texts_of(manifest.train)), config.execution.micro_batch_examples
     folder, every = run.directory / "factors", np.arange(train.size)
-    found = compute_factors(train, every, folder, plan, seed=config.seed, batch=batch, anew=True, told=told)
+    found = compute_factors(train, every, folder, plan, seed=config.seed, batch=batch, anew=True, told=run.step)
     run.outputs.append("factors")
     kept.require_usable(found, config.factors.max_degraded_share)
     rungs = {one.name: [f"{side['module']}: {rung}" for side in one.sides for rung in side["rungs"]] for one in found}
@@ -65,61 +65,61 @@ def factors(
 
 
 def scores(run: StageRun, config: ScoresConfig, data: StageInput, victim: StageInput, **of: StageInput) -> ScoresResult:
-    """Records: the scores of each training row, a column `<model>.<method>` each; higher is more suspicious.
-
-    `of` are the factors of the victim as it was trained, and as it began.
-    """
+    """Records: the score of each training row by model and method; higher is more suspicious. Each part, one pass over
+    the rows for all kinds of queries, is durable as it is done. `of` are the factors of the models."""
     manifest, where, batch = Manifest.read(data.path), device(config.execution), config.execution.micro_batch_examples
-    how, strategy = config.queries, config.factors.strategy
+    how, strategy, plain = config.queries, config.factors.strategy, ("", CLEAN)
     queries = queries_of(manifest, config.poison.trigger, how.rows, how.transforms, config.seed)
-    every, given = np.arange(len(manifest.train)), texts_of(manifest.train)
-    asked = {end: np.arange(len(texts[0])) for end, texts in queries.items()}
-    columns = dict[str, torch.Tensor | np.ndarray]()
+    rows, every = texts_of(manifest.train), np.arange(len(manifest.train))
+    factors_of = {model: of[f"{model}_factors"].path / "factors" for model in MODELS}
 
-    def tasks(folder: str, end: str) -> tuple[Task, Task]:
-        model = kept_classifier(victim.path / folder).to(where)
-        return task_of(model, given), task_of(model, queries[end])
+    def tasks(folder: str, kinds: Sequence[str]) -> tuple[Task, Task, list[np.ndarray]]:
+        """The rows, the queries of all kinds, and which of these are of each kind."""
+        classifier = kept_classifier(victim.path / folder).to(where)
+        texts, labels = ([text for kind in kinds for text in queries[kind][side]] for side in (0, 1))
+        ends = np.cumsum([len(queries[kind][0]) for kind in kinds])
+        return task_of(classifier, rows), task_of(classifier, (texts, labels)), np.split(np.arange(ends[-1]), ends[:-1])
 
-    def mean_of(blocks: Iterator[Block], what: str) -> torch.Tensor:
-        return gathered(watched(run, blocks, len(every), what)).mean(0)
+    def plan_of(model: str) -> list[ModulePlan]:
+        return kept.complete(factors_of[model], kept_classifier(victim.path / MODELS[model]))[0]
 
-    for name, folder in MODELS.items():
-        found, versions = of[f"{name}_factors"].path / "factors", []
-        for end in queries:
-            both = train, _ = tasks(folder, end)
-            plan, _ = kept.complete(found, train.model)
-            blocks = influence(*both, every, asked[end], found, damping=config.queries.damping, batch=batch)
-            columns[f"{name}.{strategy}{end}"] = mean = mean_of(blocks, f"{name}, {strategy}{end}")
-            if VERSION in end:
-                versions.append(mean)
-            else:
-                plain = influence(*both, every, asked[end], plan, batch=batch)
-                columns[f"{name}.identity{end}"] = mean_of(plain, f"{name}, identity{end}")
-        columns[f"{name}.{strategy}-variance"] = -torch.stack(versions).std(0)  # poison changes less, it is said
-        with torch.no_grad():
-            ids, labels = train.batch(every)
-            states = torch.cat([train.model.hidden(some) for some in ids.split(batch)])
-            columns[f"{name}.loss"] = -token_losses(train.model.last(states), labels).cpu()  # backdoors are easy
-            hidden, numbers = states.double().cpu().numpy(), labels.cpu().numpy()
-        columns |= {f"{name}.spectral": spectral(hidden, numbers), f"{name}.clustering": clustering(hidden, numbers)}
-    rates = FitResult.read(victim).snapshots
-    for end in ("", CLEAN):
-        checkpoints = ((*tasks(folder, end), rate) for folder, rate in rates.items())
-        columns[f"victim.tracin{end}"] = tracin(checkpoints, every, asked[end], plan, batch).mean(0)
-        columns[f"none.overlap{end}"] = overlap(given[0], queries[end][0])
-    of_rows = zip(*(np.asarray(column, float).tolist() for column in columns.values()), strict=True)
-    rows = [
-        {"row_id": row["row_id"], **dict(zip(columns, values, strict=True))}
-        for row, values in zip(manifest.train, of_rows, strict=True)
-    ]
-    digest = run.merge_records(run.each([rows], list, "rows"), ("row_id",))
+    def by_influence(model: str, method: str, kinds: Sequence[str], factors: Path | Plan) -> dict[str, torch.Tensor]:
+        train, asked, groups = tasks(MODELS[model], kinds)
+        told = partial(run.step, note=f"{model}, {method}")
+        blocks = influence(train, asked, every, groups, factors, damping=how.damping, batch=batch, told=told)
+        return dict(zip((f"{method}{kind}" for kind in kinds), gathered(blocks), strict=True))
+
+    def by_curvature(model: str) -> Columns:
+        columns = by_influence(model, strategy, [*queries], factors_of[model])
+        changes = torch.stack([of for method, of in columns.items() if VERSION in method]).std(0)
+        return columns | {f"{strategy}-variance": -changes}  # poison changes less, it is said
+
+    def without_curvature(model: str) -> Columns:
+        return by_influence(model, "identity", plain, plan_of(model))
+
+    def by_states(model: str) -> Columns:
+        classifier = kept_classifier(victim.path / MODELS[model]).to(where)
+        ids, labels = (of.to(where) for of in numbers_of(classifier, rows))
+        (hidden, losses), of = states_of(classifier, ids, labels, batch), labels.cpu().numpy()
+        return {"loss": -losses, "spectral": spectral(hidden, of), "clustering": clustering(hidden, of)}
+
+    def by_steps(model: str) -> Columns:
+        groups, steps = tasks(MODELS[model], plain)[-1], FitResult.read(victim).snapshots
+        checkpoints = ((*tasks(folder, plain)[:2], rate) for folder, rate in steps.items())
+        found = tracin(checkpoints, every, groups, plan_of(model), batch, partial(run.step, note="TracIn"))
+        return {f"tracin{kind}": of_kind for kind, of_kind in zip(plain, found, strict=True)}
+
+    def records(part: tuple[str, Callable[[str], Columns]]) -> Rows:
+        model, make = part
+        return [
+            {"row_id": row["row_id"], "model": model, "method": method, "score": score}
+            for method, scores in make(model).items()
+            for row, score in zip(manifest.train, np.asarray(scores, float).tolist(), strict=True)
+        ]
+
+    makers = {"curvature": by_curvature, "identity": without_curvature, "states": by_states}
+    parts = {f"{model}-{name}": (model, make) for model in MODELS for name, make in makers.items()}
+    by_words = {f"overlap{kind}": overlap(rows[0], queries[kind][0]) for kind in plain}
+    parts |= {"victim-tracin": ("victim", by_steps), "none-overlap": ("none", lambda model: by_words)}
+    digest = run.merge_records(run.each(parts, records, "kinds of scores"), ("row_id", "model", "method"))
     return ScoresResult(records_digest=digest)
-
-
-def watched(run: StageRun, blocks: Iterator[Block], rows: int, what: str) -> Iterator[Block]:
-    """The blocks, with progress; a stop is heeded between two."""
-    for block in blocks:
-        run.lock.check()
-        run.stop.check()
-        run.progress.update(int(block[1].max()) + 1, rows, what)
-        yield block

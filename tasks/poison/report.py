@@ -31,7 +31,6 @@ METHODS = {
 }
 TRIGGER_IS_KNOWN = "Who asks with the trigger knows it, and may search texts for it: what needs no model stands beside."
 LIMITS = [
-    "The intervals are those of other draws of rows from one pool, and of what is poisoned, for this classifier.",
     "One classifier of short texts says nothing about language models. Iterative methods, datamodels and "
     "representer points are not in this study.",
     "An F1 of 95.2% that was recorded has no run behind it, and its model was never trained on the poison.",
@@ -126,7 +125,9 @@ def facts(results: FinalResults) -> list[str]:
         f"On clean test rows the victim is right on {RATE(victim.accuracy)}, the control on {RATE(control.accuracy)}, "
         f"the most frequent label on {RATE(victim.most_frequent)}.",
         "Each seed draws its own rows of one pool, what is poisoned of them, and initial weights where the classifier "
-        "was not pretrained; its untrained model is its victim as it began.",
+        "was not pretrained; its untrained model is its victim as it began. Two seeds have "
+        f"{poison['shared_rows']:.0%} of their training rows in common: intervals are those of other draws from this "
+        "pool, for this classifier, and not of other texts.",
         f"Factors of {len(results.modules)} modules: {', '.join(f'{states[status]} {status}' for status in states)}.",
         results.audit.in_words,
     ]

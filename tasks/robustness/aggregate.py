@@ -10,6 +10,7 @@ from tasks.attacks.comparisons import attack_findings, compared_pairs, primary, 
 from tasks.attacks.reading import ReadAttacks, records_of
 from tasks.attacks.results import ATTACKS
 from tasks.findings.audit import require_audited
+from tasks.findings.final_results import changes_of
 from tasks.findings.provenance import provenance, run_directories
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.language import checks as text_checks
@@ -114,7 +115,7 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
         base=BaseFacts(**{name: getattr(read.base, name) for name in BaseFacts.model_fields}),
         text=read.text.splits,
         text_proof=TextProof(**{name: getattr(read.text, name) for name in TextProof.model_fields}),
-        numerics_changes={stage: given.numerics_changes for stage, given in stages.items() if given.numerics_changes},
+        numerics_changes={stage: changes for stage, given in stages.items() if (changes := changes_of(given))},
         numerics={arm: read.arms[arm].numerics or origins[f"train-{arm}"].numerics for arm in config.arms},
         runs=run_directories(stages, root),
         provenance=origins,

@@ -53,8 +53,7 @@ def audit(run: StageRun, config: AuditConfig, text: StageInput, **given: StageIn
     on = OnValidation(blocks, config.execution.micro_batch_examples, run.progress.touch)
     with run.watched(config.execution.stall_minutes):
         for done, (name, place) in enumerate(config.models.items()):
-            run.stop.check()
-            run.progress.update(done, len(config.models), "models", note=name)
+            run.step(done, len(config.models), "models", note=name)
             role, _, folder = place.partition("/")
             model = language.load(given[role].path / folder).to(where).eval()
             losses = partial(token_losses, model, touch=run.progress.touch)

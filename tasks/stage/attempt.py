@@ -67,6 +67,7 @@ def _attempt_with_lock(
     digests = {role: source.outputs_digest for role, source in inputs.items()}
     identity = {"fingerprint": run.fingerprint, "inputs": digests}
     work = StageRun(run, identity, lock, cache_folder(run.root, config.execution), config.scientific())
+    work.execution = config.execution
     log_handler = None
     try:
         run.refresh()  # the holder before may have been on another host
@@ -162,7 +163,7 @@ def _open(
 ) -> None:
     """Writes stage.json before any work, or compares the numerics with those of the first attempt."""
     current = numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
-    record.note(numerics=current)
+    record.note(numerics=current, hardware=numerics.machine(config.numerics, config.execution))
     file = work.run.stage_file
     first = _known(file, work.log)
     content = {
@@ -181,9 +182,11 @@ def _open(
         "numerics": first.get("numerics", current),
         "numerics_changes": first.get("numerics_changes", []),
     }
-    last = (content["numerics_changes"] or [content["numerics"]])[-1]
-    # only the keys of `current` count: an earlier version also wrote fields on which no byte of the stage depends
-    if first and (changes := {key: [last.get(key), current[key]] for key in current if last.get(key) != current[key]}):
+    begun_with = [change for change in content["numerics_changes"] if not numerics.is_within(change)]
+    last = (begun_with or [content["numerics"]])[-1]
+    # an earlier version also wrote fields on which no byte of the stage depends; one that is not compiled says nothing
+    compared = {key: [last.get(key), current.get(key)] for key in (*current, "compile")}
+    if first and (changes := {key: both for key, both in compared.items() if both[0] != both[1]}):
         if not config.execution.allow_numerics_change:
             raise BadInput(
                 f"{work.run.path} was begun with other numerics, so continuing would not give the same bytes: "

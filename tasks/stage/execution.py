@@ -19,8 +19,20 @@ class Execution(Configuration):
     micro_batch_examples: int = execution(
         8, ge=1, description="Examples in one training forward pass; accumulated up to the effective batch."
     )
-    gradient_checkpointing: bool = execution(
-        False, description="Recompute activations in the backward pass: less memory, more time."
+    fit_memory: bool = execution(
+        False,
+        description="Where a training runs out of memory, halve the micro-batch and make the same step again, with the "
+        "same effective batch. Each halving becomes part of the numerics, and the result says so.",
+    )
+    compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = execution(
+        "none",
+        description="Compile the steps of trainings (torch.compile), or at the next lower mode that machine and model "
+        "allow; part of the numerics. Only none and default are shown to go on bit for bit after a kill.",
+    )
+    gradient_checkpointing: bool | Literal["auto"] = execution(
+        False,
+        description="Recompute activations going backward: less memory, more time. auto (language models): of the "
+        "loss, then of all layers, only where the memory of the device asks for it; part of the numerics.",
     )
     loader_workers: int = execution(
         0, ge=0, description="Threads that make the coming micro-batches ahead; 0 makes each when it is needed."

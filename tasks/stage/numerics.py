@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import random
+import re
+import sys
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from storage.attempts import version_of
@@ -18,6 +23,8 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 WORKSPACES, HOPPERS_OWN = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 """The memory of cuBLAS for matrix products; this much makes them deterministic. Torch's default on Hopper is as
 much."""
+
+DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True)
@@ -33,25 +40,45 @@ class Numerics:
     torch: bool = True
 
 
+def within(changes: Iterable[Mapping[str, Any]], key: str) -> list[str]:
+    """What `key` became within a training, of changes of numerics, in words."""
+    return [
+        f"{change[key]} from step {change['from_step']}" for change in changes if is_within(change) and key in change
+    ]
+
+
+def is_within(change: Mapping[str, Any]) -> bool:
+    """True for a change of numerics within a training, which each attempt makes again by itself."""
+    return "from_step" in change
+
+
 def prepare(declared: Numerics, execution: Execution, seed: int) -> dict[str, Any]:
     """Seeds every generator of this process, sets up torch for a stage that uses it, and returns the numerics.
 
     Two attempts with equal numerics produce equal bytes. Raises BadInput when cuda is asked for but missing.
     """
-    import numpy as np
-
     # both must be set before any stage of this process loads torch. Waiting OpenMP threads sleep, or they would starve
     # whatever shares the cores (a step took twice as long beside one busy process); the partition of the work, and so
     # the bits, stay the same
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault(WORKSPACES, HOPPERS_OWN)  # read by cuBLAS when it first starts
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
+    seed_generators(seed)
     return {
         **(_prepare_torch(execution, seed) if declared.torch else {}),
+        **({"compile": execution.compile} if declared.torch and execution.compile != "none" else {}),
         **{name: getattr(execution, name) for name in declared.fields},
         **{name: version_of(name) for name in declared.packages},
     }
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds the generators of Python, NumPy and, where it is loaded, torch."""
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
 
 
 def _prepare_torch(execution: Execution, seed: int) -> dict[str, Any]:
@@ -120,6 +147,38 @@ def _device_model(target: Any) -> str:
     return f"CPU with {torch.backends.cpu.get_cpu_capability()}"
 
 
+def machine(declared: Numerics, execution: Execution) -> str:
+    """One line on the device of a stage and on its torch; empty for a stage without."""
+    if not declared.torch:
+        return ""
+    import torch
+
+    target = device(execution)
+    built = f"torch {torch.__version__} {f'for CUDA {torch.version.cuda}' if torch.version.cuda else 'without CUDA'}"
+    if target.type != "cuda":
+        return f"{_device_model(target)}, {built}"
+    free, total = (f"{size / 2**30:.1f}" for size in torch.cuda.mem_get_info(target))
+    capability = ".".join(map(str, torch.cuda.get_device_capability(target)))
+    driver = re.search(r"\s(\d+\.\d[\d.]*)\s", DRIVER.read_text()) if DRIVER.exists() else None
+    return (
+        f"{_device_model(target)}, {free} of {total} GiB free, compute capability {capability}, driver "
+        f"{driver[1] if driver else 'unknown'}, {built}"
+    )
+
+
+def without_cuda() -> str:
+    """Says, from the files of this Python's torch alone, that it can use no GPU; empty where it may."""
+    spec = importlib.util.find_spec("torch")
+    folder = Path(spec.origin).parent if spec and spec.origin else Path()
+    built_for = re.findall(r"^(?:cuda|hip)\b.*= (.*)$", (folder / "version.py").read_text(), re.M) if spec else []
+    if {*built_for} - {"None"}:
+        return ""
+    return (
+        f"execution.device is cuda, and torch {version_of('torch')} in {folder} was built without CUDA: install a "
+        "build with CUDA (https://pytorch.org/get-started/locally), or set execution.device=cpu"
+    )
+
+
 def device(execution: Execution) -> Any:
     """The torch device that `execution` asks for; BadInput when it is cuda and there is none."""
     import torch
@@ -127,7 +186,6 @@ def device(execution: Execution) -> Any:
     if execution.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if execution.device == "cuda" and not torch.cuda.is_available():
-        raise BadInput(
-            "execution.device is cuda, and torch finds no GPU here: run on a GPU node, or set execution.device=cpu"
-        )
+        no_gpu = "execution.device is cuda, and torch finds no GPU here: run on a GPU node, or set execution.device=cpu"
+        raise BadInput(without_cuda() or no_gpu)
     return torch.device(execution.device)

@@ -17,6 +17,14 @@ from tasks.stage.diagnosis import Category, Diagnosis
 
 INSTALLED = ("site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name)
 ROOMS = tuple(f"{Path(__file__).parents[2] / room}/" for room in ("flows", "deployments", "tasks", "storage"))
+OUT_OF_MEMORY = (
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "DefaultCPUAllocator: can't allocate memory",
+)
+"""What torch says of it, which not all of its errors tell by their class."""
 SHOWN_FRAMES = 3
 """Frames of a traceback that are shown after the line of a person's own code."""
 
@@ -171,12 +179,25 @@ def outcome_of(error: BaseException) -> Outcome:
         advice = "Free space or raise the quota, then start the same command: it goes on from what is saved."
         return diagnosed("crashed", "disk full", f"could not write {error.filename or ''}: {error.strerror}", advice)
     detail = "".join(traceback.format_exception(error))
+    if is_out_of_memory(error):
+        advice = (
+            "Take a device with more memory, or lower execution.micro_batch_examples: validations and records take as "
+            "many examples at once. A training that goes on with fewer needs execution.allow_numerics_change=true too"
+        )
+        summary = f"out of memory: {traceback.format_exception_only(error)[0].splitlines()[0]}"
+        return diagnosed("crashed", "out of memory", summary, advice, detail)
     summary, frames = f"{type(error).__name__}: {error}", _from_own_code(error)
     if frames:
         summary += f" ({Path(frames[0].filename).name}:{frames[0].lineno})"
     outcome = diagnosed("crashed", "crash", summary, "The whole traceback is in the attempt's log.", detail)
     message = "\n".join([summary, *"".join(traceback.format_list(frames)).splitlines()])
     return Outcome("crashed", message, outcome.diagnosis, isinstance(error, ConnectionError | TimeoutError))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, of this process or of a GPU."""
+    told = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
+    return told or isinstance(error, MemoryError)
 
 
 def _from_own_code(error: BaseException) -> list[traceback.FrameSummary]:

@@ -69,6 +69,11 @@ class Progress:
             self._logged_at = now
             self._log.info("%s", described(self._now))
 
+    @property
+    def step(self) -> int:
+        """The steps that were done when it was told last."""
+        return int(str(self._now["step"]))
+
     def touch(self) -> None:
         """Reports that the work goes on although no step is done yet, as in a long validation."""
         self.last_step_at = time.time()

@@ -17,10 +17,12 @@ from storage import attempts, durable, locks
 from storage.checkpoints import Checkpoints
 from storage.errors import BadInput, require_equal
 from storage.rows import Rows
-from storage.run_directory import LATEST, RunDirectory, fingerprint
+from storage.run_directory import LATEST, SCRATCH, RunDirectory, fingerprint, read
+from tasks.stage.command import run_command
 from tasks.stage.execution import Execution
+from tasks.stage.numerics import is_within, seed_generators
 from tasks.stage.outcome import diagnosed, in_words
-from tasks.stage.progress import Progress, StopRequest
+from tasks.stage.progress import FOR_THE_TERMINAL, Progress, StopRequest
 from tasks.stage.result import Result
 from tasks.stage.study import StageConfiguration
 from tasks.stage.watchdog import ended_when_stalled
@@ -29,6 +31,7 @@ if TYPE_CHECKING:  # takes pyarrow, which a page's walk does without
     from storage.records import RecordParts
 
 Part = TypeVar("Part")
+Item = TypeVar("Item")
 Config = TypeVar("Config", bound=StageConfiguration)
 Needs = Literal["training", "gpu", "cpu"]
 """Kinds of resources: `prefect.yaml` has the requests of their jobs, the site file what differs on one cluster."""
@@ -119,12 +122,16 @@ class StageRun:
     ) -> None:
         self.run, self.lock, self.identity, self.cache = run, lock, identity, cache
         self.configuration = configuration or {}
+        self.execution = Execution()
+        """How the study says that the work is done; an attempt sets it."""
         self.record: attempts.AttemptRecord | None = None
         self.directory = run.path
         self.log = logging.getLogger(f"ratchet.{run.stage}")
         self.stop = StopRequest()
         self.progress = Progress(run.progress_file, self.log)
         self.outputs = ["stage.json", "result.json"]
+        self._loops, self._place, self._resumed = 0, dict[str, int](), list[str]()
+        self._recorded: list[dict[str, Any]] | None = None
         self.take_over: Callable[[Any], None] = lambda problem: None
         """Called with the problem that is about to be trained; it may raise to take it: see `tasks.training.replay`."""
 
@@ -165,6 +172,12 @@ class StageRun:
 
         return RecordParts(self.directory / "records", self.identity, self.lock)
 
+    def step(self, done: int, total: int, unit: str, note: str = "") -> None:
+        """Between two steps of work: `done` of `total` `unit`s are. Raises Stop where one was asked for."""
+        self.lock.check()
+        self.stop.check()
+        self.progress.update(done, total, unit, note)
+
     def each(
         self,
         parts: Mapping[str, Part] | Sequence[Part],
@@ -196,9 +209,122 @@ class StageRun:
         with self.publish_file("records.parquet") as file:
             return self.records.merge(keys, file, key_columns)
 
+    def resume(self, items: Iterable[Item], unit: str = "items") -> Iterator[Item]:
+        """Yields those of `items` that are not done yet; what `row` is told of one is durable when the next begins.
+
+        A kill costs one item. Before each the generators of random numbers are set by the stage's configuration and the
+        item, so that it draws the same whatever was done before it in this process. BadInput for an item without rows.
+        """
+        self._loops += 1
+        named = {f"{self._loops:02d}-{number:05d}-{_short(item)}": item for number, item in enumerate(items)}
+        if kept := sum(map(self.records.has, named)):
+            self.log.info("%d of %d %s are kept", kept, len(named), unit, extra=FOR_THE_TERMINAL)
+        for number, (key, item) in enumerate(named.items()):
+            if not self.records.has(key):
+                self.step(number, len(named), unit)
+                self._recorded, self._place = [], {"loop": self._loops, "item": number}
+                seed_generators(int(durable.sha256_json([self.run.fingerprint, key])[:12], 16))
+                yield item
+                if not self._recorded:
+                    raise BadInput(f"the work on {item!r} told run.row nothing, so nothing of it would be kept")
+                self.records.write(key, self._recorded)
+                self._recorded = None
+        self.step(len(named), len(named), unit)
+        self._resumed += named
+
+    def row(self, **row: Any) -> None:
+        """A row of what came out of the item that `resume` gave: plain values, the same names in every row."""
+        if self._recorded is None:
+            raise BadInput("run.row belongs into a loop over run.resume(items): it says what came out of an item")
+        self._recorded.append({**self._place, "row": len(self._recorded), **row})
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows of all items, in their order; they are the output `records.parquet` too."""
+        from storage.records import read_records
+
+        self.merge_records(self._resumed, ("loop", "item", "row"))
+        return list(read_records(self.directory / "records.parquet"))
+
+    def save(self, step: int, **values: Any) -> None:
+        """Keeps what a loop of one's own needs to go on after `step`, with all generators; then heeds a stop request.
+
+        Values are numbers, text, tensors, arrays, and lists, tuples and dictionaries of them, such as a `state_dict()`.
+        """
+        from tasks.stage.saved import packed
+
+        self.checkpoints.save(step, *packed(values))
+        self.checkpoints.prune(keep=2)
+        self.stop.check()
+
+    def saved(self, **first: Any) -> dict[str, Any]:
+        """The values of the newest `save` that verifies, else `first`. Tensors are on the CPU, generators as then."""
+        from tasks.stage.saved import unpacked
+
+        newest = self.checkpoints.newest_verified()
+        return first if newest is None else unpacked(newest)
+
+    @property
+    def scratch(self) -> Path:
+        """A folder for code of others. It stays between attempts, is no output, and `ratchet prune` removes it."""
+        (folder := self.directory / SCRATCH).mkdir(exist_ok=True)
+        return folder
+
+    def command(
+        self,
+        *command: object,
+        checkpoints: str = "",
+        resume: Sequence[str] = (),
+        leaves: Sequence[str] = (),
+        progress: str = "",
+        save_seconds: float = 60.0,
+    ) -> None:
+        """Runs a command in `scratch` to its end: its words, where `python` is this Python.
+
+        `checkpoints` is a pattern of what it writes there to go on from, such as `checkpoint-*` or `last.pt`. With the
+        newest that is whole, `resume` is added to the words, {checkpoint} in it replaced. A request to stop becomes a
+        SIGTERM to all its processes, which have `save_seconds` to end. `leaves` are files or folders that must be in
+        `scratch` when it ends with 0, and become outputs. `progress` is a pattern of a line that it prints: its first
+        group is the steps done, a second one those in all. What it prints stands in the attempt's log.
+        """
+        run_command(
+            self, command, checkpoints=checkpoints, resume=resume, leaves=leaves, progress=progress,
+            save_seconds=save_seconds,
+        )  # fmt: skip
+
     def reached(self) -> list[int]:
-        """The progress of the stage on disk: the furthest checkpoint's step, and the number of record parts."""
-        return [self.checkpoints.furthest(), self.records.count()]
+        """The progress of the stage on disk: the steps made up to a checkpoint, and the number of record parts."""
+        return [self.checkpoints.progress(), self.records.count()]
+
+    @property
+    def numerics_changes(self) -> list[dict[str, Any]]:
+        """The changes of numerics so far, which stage.json holds."""
+        return durable.read_json(self.run.stage_file)["numerics_changes"] if self.run.stage_file.exists() else []
+
+    def change_numerics(self, change: dict[str, Any]) -> None:
+        """Adds a change of numerics to stage.json; on return it is durable."""
+        self.lock.check()
+        changes = [*self.numerics_changes, change]
+        durable.write_json(self.run.stage_file, durable.read_json(self.run.stage_file) | {"numerics_changes": changes})
+
+    def settled(self, key: str) -> str | None:
+        """The newest choice of an attempt that is one of the numerics; see `settle`."""
+        return self._begun_with.get(key)
+
+    def settle(self, key: str, value: str) -> None:
+        """Adds a choice that the work makes to the numerics of this stage, or as a change of them."""
+        if not self.run.stage_file.exists() or self.settled(key) == value:
+            return
+        if self.settled(key) is not None:
+            return self.change_numerics(self._begun_with | {key: value})
+        self.lock.check()
+        content = durable.read_json(self.run.stage_file)
+        durable.write_json(self.run.stage_file, content | {"numerics": content["numerics"] | {key: value}})
+
+    @property
+    def _begun_with(self) -> dict[str, Any]:
+        content = read(self.run.stage_file)
+        changes = [change for change in content.get("numerics_changes", []) if not is_within(change)]
+        return content.get("numerics", {}) | (changes or [{}])[-1]
 
     def note(self, **facts: Any) -> None:
         """Adds facts to the attempt's record; best effort, since nothing depends on them."""
@@ -222,6 +348,10 @@ class StageRun:
 
         with ended_when_stalled(lambda: self.progress.last_step_at, 60 * minutes, say):
             yield
+
+
+def _short(item: object) -> str:
+    return durable.sha256_json(repr(item))[:8]
 
 
 def cache_folder(root: Path, settings: Execution) -> Path:

@@ -41,8 +41,7 @@ def audit(
     audited = Audited("transformers, one pair at a time", "nats per token or ROUGE", AUDIT_TOLERANCE)
     evaluated = records_of(evaluation)
     for done, (name, place) in enumerate(config.models.items()):
-        run.stop.check()
-        run.progress.update(done, len(config.models), "models", note=name)
+        run.step(done, len(config.models), "models", note=name)
         role, folder = place.split("/", 1)
         path = given[role].path / folder
         if folder == "model":

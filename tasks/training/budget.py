@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
@@ -19,6 +20,32 @@ class LearningGate(Configuration):
         "chance alone goes a few percent below a trivial value.",
     )
     by_step: int = scientific(ge=1, description="The step by which that must be reached; it is validated there.")
+
+
+class SpikeGuard(Configuration):
+    """The guard of a training against spikes of the loss and numbers that are not finite."""
+
+    spike_factor: float = scientific(
+        10.0,
+        gt=1,
+        description="A loss above so many times its running best is a spike. The running best is the lowest value so "
+        "far of the exponential mean of the losses of the steps (each new one counts a tenth); losses are above 0.",
+    )
+    max_rollbacks: int = scientific(
+        2,
+        ge=0,
+        description="How often the training may go back, after a spike or a number that is not finite, to the newest "
+        "validation before it, or to the start; the next time it ends.",
+    )
+    rate_divisor: float = scientific(
+        3.0, gt=1, description="The learning rate is divided by this each time that the training goes back."
+    )
+    max_skips: int = scientific(
+        0,
+        ge=0,
+        description="Batches in a row that may be skipped because a loss or gradient of theirs is not finite; the next "
+        "one counts as a spike.",
+    )
 
 
 class Budget(Configuration):
@@ -78,6 +105,12 @@ class Budget(Configuration):
         description="When a training that is no better than a trivial method is ended as not learning; empty means "
         "never.",
     )
+    guard: SpikeGuard | None = scientific(
+        None,
+        added_later=True,
+        description="What follows on spikes and batches whose numbers are not finite; empty means that the training "
+        "ends at the first number that is not finite, and that spikes pass.",
+    )
     ema_decay: float | None = scientific(
         None,
         gt=0,
@@ -86,6 +119,22 @@ class Budget(Configuration):
         description="Decay in each step of an exponential moving average of the weights (0.999 is usual), which is "
         "then what is validated and kept; empty means none.",
     )
+
+    def of_a_share(self, share: float) -> Budget:
+        """The same for such a share of the examples, with the gate as early among the fewer steps."""
+        if self.steps is not None or self.not_learning is None:
+            return self
+        by_step = max(1, int(share * self.not_learning.by_step))
+        return self.model_copy(update={"not_learning": self.not_learning.model_copy(update={"by_step": by_step})})
+
+    def with_work_of(self, other: Budget) -> Budget:
+        """The same with the examples added that `other` goes through. ValueError where one has epochs, one steps."""
+        if self.epochs is not None and other.epochs is not None:
+            return self.model_copy(update={"epochs": self.epochs + other.epochs})
+        if self.steps is None or other.steps is None:
+            raise ValueError("one budget has epochs and the other steps: their work cannot be added before it is known")
+        more = math.ceil(other.steps * other.effective_batch_examples / self.effective_batch_examples)
+        return self.model_copy(update={"steps": self.steps + more})
 
     @model_validator(mode="before")
     @classmethod

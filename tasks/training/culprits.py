@@ -23,10 +23,11 @@ from torch import nn
 from storage import durable
 from storage.errors import BadInput, NumericalFailure
 from storage.tensors import read_tensors
+from tasks.stage.generators import load_generator_tensors
 from tasks.stage.result import Result
 from tasks.stage.run import StageRun
 from tasks.training.problem import Problem
-from tasks.training.state import load_generator_tensors, untied
+from tasks.training.state import untied
 
 FOLDER, FILE = "failed-step", "failure.json"
 """The folder beside the checkpoints of the run that failed, and its record."""

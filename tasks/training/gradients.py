@@ -55,7 +55,7 @@ class GradientNorms:
         return {
             "gradient_norm_90_percent_below": self.typical(),
             "gradient_norm_max": self.largest,
-            "gradient_steps_clipped_share": self.clipped / self.count,
+            "gradient_steps_clipped_share": self.clipped / max(1, self.count),
         }
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from tasks.training.order import Order
 from tasks.training.schedule import Schedule
 
 AHEAD_PER_WORKER = 2
+WINDOWS_AT_ONCE = 64
+"""Windows that are put in order together: that takes as long as one, 0.4 ms, most of what a step costs beside torch."""
 
 MicroBatches = Iterator[tuple[np.ndarray, Any]]
 """Dataset indices [B] and their batch."""
@@ -63,7 +66,15 @@ def moved(tensor: torch.Tensor, where: torch.device) -> torch.Tensor:
 def examples_of(schedule: Schedule, order: Order, seed: int, step: int) -> np.ndarray:
     """Dataset indices of the window that `step` trains on, int64 [B]; costs the same at every step."""
     epoch, first, count = schedule.window(step)
-    return order(seed, epoch, np.arange(first, first + count), schedule.examples)
+    several = WINDOWS_AT_ONCE * schedule.budget.effective_batch_examples
+    start = first // several * several
+    placed = _ordered(order, seed, epoch, start, min(start + several, schedule.examples), schedule.examples)
+    return placed[first - start : first - start + count].copy()
+
+
+@lru_cache(maxsize=4)
+def _ordered(order: Order, seed: int, epoch: int, start: int, end: int, count: int) -> np.ndarray:
+    return order(seed, epoch, np.arange(start, end), count)
 
 
 def _cut(indices: np.ndarray, size: int) -> list[np.ndarray]:

@@ -66,11 +66,17 @@ def require_as_configured(what: str, file: Path, training: Mapping[str, Any], bu
     require_equal(f"{what} was trained with the configured budget", spent.scientific(), budget.scientific())
     whole = steps == schedule.total_steps or (budget.patience_validations and steps < schedule.total_steps)
     require(whole, f"{what} made the steps of its budget", steps, schedule.total_steps)
+    divisor, rollbacks = 1.0, []
     for row in rows_of(file):
+        if "went_back_from_step" in row:
+            rollbacks.append((row["went_back_from_step"], row["step"]))
+            divisor *= budget.guard.rate_divisor if budget.guard else 1
         if "learning_rate" in row:
-            rate = schedule.learning_rate(row["step"])
+            rate = schedule.learning_rate(row["step"]) / divisor
             where = f"the learning rate of {what} at step {row['step']} in {file} is that of its budget"
             require_close(where, row["learning_rate"], rate, ROUNDING * budget.learning_rate)
+    told = [(row["from_step"], row["to_step"]) for row in training.get("guard", {}).get("rollbacks", [])]
+    require_equal(f"{what} went back as {file} says", told, rollbacks)
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:

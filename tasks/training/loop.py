@@ -7,11 +7,14 @@ budget fixes; a checkpoint taken because time passed changes nothing.
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,17 +23,23 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from storage.errors import BadInput, NumericalFailure, Stop
 from tasks.stage.execution import Execution
+from tasks.stage.generators import generator_tensors
 from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageRun
+from tasks.training.ahead import ahead_of
 from tasks.training.budget import Budget
+from tasks.training.compiled import Lowered, Rungs
 from tasks.training.culprits import FailedStep, Step, locate
 from tasks.training.gradients import GradientNorms, advice, measured, norm_in_fp64
+from tasks.training.guard import Guarded
 from tasks.training.loader import MicroBatches, examples_of, micro_batches
-from tasks.training.memory import explain_out_of_memory
+from tasks.training.memory import DoesNotFit, MicroBatchSize, explain_out_of_memory
+from tasks.training.phases import Clock
 from tasks.training.problem import Problem
+from tasks.training.recovery import go_back, skip
 from tasks.training.saver import Saver, require_disk_for_checkpoints
 from tasks.training.schedule import Schedule
-from tasks.training.state import Position, State, generator_tensors
+from tasks.training.state import Position, State, StepStart
 from tasks.training.trivial import compared, require_learning, require_usable_gate
 
 METRICS_EVERY_STEPS = 10
@@ -50,7 +59,8 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
 def initial_state(problem: Problem, schedule: Schedule) -> State:
     """The state before the first step."""
     problem.model.train()
-    return State(problem.model, problem.optimizer, Position(), _average(problem.model, schedule.budget.ema_decay))
+    position = Position(guard=Guarded() if schedule.budget.guard else None)
+    return State(problem.model, problem.optimizer, position, _average(problem.model, schedule.budget.ema_decay))
 
 
 def train_to_the_end(
@@ -63,6 +73,8 @@ def train_to_the_end(
         _restore(run, state)
         require_disk_for_checkpoints(run, state, execution.keep_checkpoints)
         _continue(run, problem, schedule, state, seed, execution)
+    if state.position.guard:
+        state.position.guard.require_few_skipped(state.position.step)
     run.stop.check()  # the next attempt finds nothing left to train, and does the rest
     assert state.position.best_step is not None, "the last step is always validated"
     last = run.checkpoints.newest_verified()  # read back, with the best one
@@ -75,41 +87,123 @@ def _continue(
     run: StageRun, problem: Problem, schedule: Schedule, state: State, seed: int, execution: Execution
 ) -> None:
     """Trains from `state` to the last step, which is saved; raises Stop on the way, after a save."""
-    limit = _last_step_of_this_run(state.position.step, schedule, execution)
-    with (
-        matmul_precision(problem.model, schedule.budget),
-        Saver(run, execution, state) as saver,
-        micro_batches(
-            problem.batch,
-            schedule,
-            problem.order,
-            seed,
-            state.position.step,
-            execution.micro_batch_examples,
-            execution.loader_workers,
-        ) as batches,
-    ):
+    limit = _last_step_of_this_attempt(state.position.step, schedule, execution)
+    sizes, clock, guard = MicroBatchSize(run, execution), Clock(run), schedule.budget.guard
+    rungs = Rungs(run, execution, problem.model, state.position)
+    goes_back_to, state.ahead = schedule.fixed_checkpoint if guard else None, ahead_of(state, schedule)
+    with matmul_precision(problem.model, schedule.budget), Saver(run, execution, state, goes_back_to) as saver:
+        if guard and state.position.step == 0:
+            saver.save(start=True)
         while not _at_the_end(schedule, state.position):
-            if state.position.step >= limit or run.stop.requested:
+            try:
+                _make_steps(run, problem, schedule, state, seed, execution, saver, clock, sizes, rungs, limit)
+            except NumericalFailure as error:
+                undone = go_back(run, schedule, state, saver, error)
+                if undone is None:
+                    raise (locate(run, problem, error) if isinstance(error, FailedStep) else error) from None
+                limit = max(limit - undone, state.position.step + 1)
+        saver.finish()
+
+
+def _make_steps(
+    run: StageRun,
+    problem: Problem,
+    schedule: Schedule,
+    state: State,
+    seed: int,
+    execution: Execution,
+    saver: Saver,
+    clock: Clock,
+    sizes: MicroBatchSize,
+    rungs: Rungs,
+    limit: float,
+) -> None:
+    """Makes steps of one size of micro-batches, up to the last; raises Stop after step `limit`."""
+    position, size = state.position, sizes.after(state.position)
+    with micro_batches(
+        problem.batch, schedule, problem.order, seed, position.step, size, execution.loader_workers
+    ) as batches:
+        while not _at_the_end(schedule, position) and sizes.after(position) == size:
+            if position.step >= limit or run.stop.requested:
+                if not _look(schedule, state):
+                    return
                 saver.finish()
-                run.stop.check(f"step {state.position.step:,}")
+                run.stop.check(f"step {position.step:,}")
                 raise Stop(
-                    "out_of_time",
-                    f"stopped after step {limit:,}, this run's share ({_limits_set(execution)})",
+                    "out_of_time", f"stopped after step {position.step:,}, this run's share ({_limits_set(execution)})"
                 )
             started = time.monotonic()
-            try:
-                with explain_out_of_memory(problem.model, execution):
-                    optimizer_step(problem, schedule, state, batches, execution.micro_batch_examples, seed)
-            except FailedStep as error:
-                raise locate(run, problem, error) from None
+            if not _make_step(run, problem, schedule, state, seed, execution, clock.waited_for(batches), sizes, rungs):
+                return
             seconds = time.monotonic() - started
             saver.stepped(seconds)
+            clock.stepped(position.step, seconds)
+            due = saver.due() or position.step in schedule.validation_steps
+            if not _look(schedule, state, leave=0 if due or _acts_after(problem, schedule, position.step) else 1):
+                return
             _after_step(run, problem, schedule, state)
-            if state.position.step in schedule.validation_steps or saver.due():
+            if due:
                 saver.save()
-            _report(run, problem, schedule, state.position, seconds)
-        saver.finish()
+            _report(run, problem, schedule, position)
+
+
+def _make_step(
+    run: StageRun,
+    problem: Problem,
+    schedule: Schedule,
+    state: State,
+    seed: int,
+    execution: Execution,
+    batches: MicroBatches,
+    sizes: MicroBatchSize,
+    rungs: Rungs,
+) -> bool:
+    """Makes or skips a step; False where memory ended or a compiler failed, and it is to be made again otherwise."""
+    guard, size = schedule.budget.guard, sizes.after(state.position)
+    again = execution.fit_memory or execution.compile != "none" or (guard and guard.max_skips)
+    start = StepStart(problem.model) if again else None
+    try:
+        repeat = partial(_repeat, problem, schedule, state.position, seed, sizes)
+        with explain_out_of_memory(problem.model, execution, size), rungs.network(state.position, repeat) as network:
+            optimizer_step(problem, schedule, state, batches, size, seed, network=network)
+        return True
+    except FailedStep as error:
+        if skip(run, problem, guard, state, start, error):
+            return True
+        raise
+    except DoesNotFit:
+        examples = schedule.window(state.position.step + 1)[2]
+        if start is None or state.changing or not sizes.halve(state.position, examples, problem.model):
+            raise
+    except Lowered:
+        if state.changing:
+            raise
+    assert start is not None
+    start.restore(state)
+    gc.collect()  # the error held the tensors of the step
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    return False
+
+
+def _repeat(
+    problem: Problem, schedule: Schedule, position: Position, seed: int, sizes: MicroBatchSize, network: nn.Module
+) -> None:
+    """Computes with `network` the losses of the last step again, for gradients that are of no use."""
+    size, after = sizes.at(position), position.step - 1
+    with micro_batches(problem.batch, schedule, problem.order, seed, after, size, workers=0) as batches:
+        for _, batch in islice(batches, math.ceil(schedule.window(position.step)[2] / size)):
+            _summed(problem, schedule.budget, network, batch).backward()
+
+
+def _look(schedule: Schedule, state: State, leave: int = 0) -> bool:
+    """Looks at the steps that the host is ahead of, but the newest `leave`; False where one is to be made again."""
+    return state.ahead is None or state.ahead.look(state, schedule.budget.max_gradient_norm, leave)
+
+
+def _acts_after(problem: Problem, schedule: Schedule, step: int) -> bool:
+    """Whether `_after_step` has anything to do; it has at validations."""
+    return step in problem.checks or step % METRICS_EVERY_STEPS == 0 or step % schedule.steps_per_epoch == 0
 
 
 def _at_the_end(schedule: Schedule, position: Position) -> bool:
@@ -127,13 +221,13 @@ def _restore(run: StageRun, state: State) -> None:
     run.log.info("goes on from the checkpoint of step %s", f"{checkpoint.step:,}", extra=FOR_THE_TERMINAL)
 
 
-def _last_step_of_this_run(began_at: int, schedule: Schedule, execution: Execution) -> int:
-    limits = [schedule.total_steps]
+def _last_step_of_this_attempt(began_at: int, schedule: Schedule, execution: Execution) -> float:
+    limits = []
     if execution.max_steps_per_run is not None:
         limits.append(began_at + execution.max_steps_per_run)
     if execution.max_epochs_per_run is not None:
         limits.append(began_at + max(1, math.ceil(execution.max_epochs_per_run * schedule.steps_per_epoch)))
-    return min(limits)
+    return min(limits, default=math.inf)
 
 
 def _limits_set(execution: Execution) -> str:
@@ -166,10 +260,12 @@ def optimizer_step(
     micro_batch_examples: int,
     seed: int,
     see: Callable[[float], None] = lambda norm: None,
+    network: nn.Module | None = None,
 ) -> None:
     """Accumulates the micro-batches of one window, each divided by the weight of the whole window, and steps.
 
     `see` is called with the global norm of the gradients while they are in the model, finite and not yet clipped.
+    `network` is the model in another form, compiled for example, in which it computes the losses.
     Raises FailedStep before anything of the model was changed.
     """
     budget, step = schedule.budget, state.position.step + 1
@@ -182,31 +278,53 @@ def optimizer_step(
     device = state.parameters[0].device
     generators = generator_tensors(device.type == "cuda")
     for group in problem.optimizer.param_groups:
-        group["lr"] = schedule.learning_rate(step)
+        group["lr"] = _learning_rate(schedule, state.position, step)
+    ahead = None if state.ahead is None or state.ahead.waits_at == step else state.ahead
+    start = StepStart(problem.model) if ahead else None
     sums, examples = [], []
     for indices, batch in islice(batches, math.ceil(count / micro_batch_examples)):
-        with torch.autocast(device.type, torch.bfloat16, enabled=budget.precision == "bf16"):
-            micro_sum = problem.losses(problem.model, batch).float().sum()
+        micro_sum = _summed(problem, budget, problem.model if network is None else network, batch)
         (micro_sum / weight).backward()
         sums.append(micro_sum.detach())
         examples.append(indices)
     gradients = [p.grad for p in state.parameters if p.grad is not None]
     total = nn.utils.get_total_norm(gradients)
-    *loss_sums, norm = torch.stack([*sums, total]).tolist()  # the only moment of a step that waits for a GPU
-    if not math.isfinite(norm):
-        norm = float(total := norm_in_fp64(gradients))
-    attempted = Step(step, epoch, examples, weight, generators, budget.precision == "bf16")
-    _require_finite(problem.model, attempted, loss_sums, norm)  # before clipping spreads what is not finite
-    see(norm)
+    numbers, found_inf = torch.stack([*sums, total]), None
+    if ahead and start:
+        found_inf = ahead.launch(start, step, weight, numbers)
+    else:
+        *loss_sums, norm = numbers.tolist()  # the only moment of a step that waits for a GPU
+        if not math.isfinite(norm):
+            norm = float(total := norm_in_fp64(gradients))
+        attempted = Step(step, epoch, examples, weight, generators, budget.precision == "bf16")
+        _require_finite(problem.model, attempted, loss_sums, norm)  # before clipping spreads what is not finite
+        loss, guarded = sum(loss_sums) / weight, state.position.guard
+        if budget.guard and guarded:
+            guarded.require_no_spike(budget.guard, step, loss, np.concatenate(examples).tolist())
+            guarded.add(loss)
+        see(norm)
+        state.position.count(loss_sums, norm, weight, budget.max_gradient_norm)
+    state.changing = True
     nn.utils.clip_grads_with_norm_(state.parameters, budget.max_gradient_norm, total)
+    problem.optimizer.found_inf = found_inf  # as torch's GradScaler hands it over
     problem.optimizer.step()
     problem.optimizer.zero_grad(set_to_none=True)
     if state.average is not None:
         state.average.update_parameters(problem.model)
     state.position.step = step
-    state.position.recent_loss_sum += sum(loss_sums)
-    state.position.recent_examples += weight
-    state.position.gradient_norms.add(norm, budget.max_gradient_norm)
+    state.changing = False
+
+
+def _summed(problem: Problem, budget: Budget, network: nn.Module, batch: Any) -> torch.Tensor:
+    device = next(problem.model.parameters()).device
+    with torch.autocast(device.type, torch.bfloat16, enabled=budget.precision == "bf16"):
+        return problem.losses(network, batch).float().sum()
+
+
+def _learning_rate(schedule: Schedule, position: Position, step: int) -> float:
+    """The rate used in `step`: that of the schedule, divided for each time that the training went back."""
+    rate, guard = schedule.learning_rate(step), schedule.budget.guard
+    return rate / position.guard.divisor(guard) if guard and position.guard else rate
 
 
 def _require_finite(model: nn.Module, attempted: Step, loss_sums: list[float], norm: float) -> None:
@@ -252,13 +370,10 @@ def _end_early(run: StageRun, schedule: Schedule, position: Position) -> None:
 
 
 def _write_metrics(run: StageRun, schedule: Schedule, position: Position) -> None:
-    run.metrics.append(
-        {
-            "step": position.step,
-            "train_loss": position.recent_loss_sum / position.recent_examples,
-            "learning_rate": schedule.learning_rate(position.step),
-        }
-    )
+    row = {"step": position.step, "learning_rate": _learning_rate(schedule, position, position.step)}
+    if position.recent_examples:  # or all these steps were skipped
+        row["train_loss"] = position.recent_loss_sum / position.recent_examples
+    run.metrics.append(row)
     position.recent_loss_sum, position.recent_examples = 0.0, 0
 
 
@@ -290,9 +405,8 @@ def _validate(run: StageRun, problem: Problem, state: State) -> None:
         position.best_step, position.best_value = position.step, value
 
 
-def _report(run: StageRun, problem: Problem, schedule: Schedule, position: Position, seconds: float) -> None:
+def _report(run: StageRun, problem: Problem, schedule: Schedule, position: Position) -> None:
     name = problem.decides.removeprefix("validation_").replace("_", " ")
-    run.timing.append({"step": position.step, "seconds": seconds, "at": time.time()})
     run.progress.update(
         position.step,
         schedule.total_steps,

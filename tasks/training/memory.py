@@ -1,4 +1,4 @@
-"""Advice for a training that ran out of memory, from the measurement when it did."""
+"""A training that ran out of memory: smaller micro-batches where that is allowed, else advice from the measurement."""
 
 from __future__ import annotations
 
@@ -10,36 +10,70 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from storage.errors import CheckFailed
 from tasks.stage.execution import Execution
+from tasks.stage.outcome import is_out_of_memory
 from tasks.stage.preflight import GIB
+from tasks.stage.run import StageRun
+from tasks.training.changing import Changing
+from tasks.training.state import Position
 
 TENSORS_HELD = 4
 """Copies of the weights in memory for any micro-batch: fp32 weights, gradients and AdamW's two moments."""
 
 
+class DoesNotFit(CheckFailed):
+    """A micro-batch did not fit in memory."""
+
+
+class MicroBatchSize(Changing):
+    """The size of the micro-batches at each step: as configured, until memory ended and it was halved."""
+
+    def __init__(self, run: StageRun, execution: Execution) -> None:
+        super().__init__(run, "micro_batch_examples", execution.micro_batch_examples)
+        self._allowed = execution.fit_memory
+
+    def halve(self, position: Position, examples: int, model: nn.Module) -> bool:
+        """Halves the size after `position`, where the window has `examples`; False if not allowed, or impossible.
+
+        A model with batch norm is another one for each size.
+        """
+        size = min(self.after(position), examples) // 2
+        if not (size and self._allowed) or any(isinstance(m, _BatchNorm) for m in model.modules()):
+            return False
+        told = (
+            f"out of memory at step {position.step + 1:,}: it is made again with micro-batches of {size}, and so are "
+            "those that follow; the effective batch stays as it is"
+        )
+        self.change(position, size, told)
+        return True
+
+
 @contextmanager
-def explain_out_of_memory(model: nn.Module, execution: Execution) -> Iterator[None]:
-    """Turns an allocation that failed into a CheckFailed that says which setting to change, and what fits."""
+def explain_out_of_memory(model: nn.Module, execution: Execution, examples: int) -> Iterator[None]:
+    """Turns an allocation that failed into DoesNotFit, which says what to change and what fits; no other error.
+
+    `examples` are those of a micro-batch.
+    """
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not (isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)):
+        if not is_out_of_memory(error):
             raise
         device = next(model.parameters()).device
         total, peak = _total_bytes(device), _peak_bytes(device) + _asked_bytes(error)
         fixed = TENSORS_HELD * sum(parameter.nbytes for parameter in model.parameters())
-        raise CheckFailed(
+        raise DoesNotFit(
             "a micro-batch fits in memory",
             f"{peak / GIB:.2f} GiB needed at least, of which weights, gradients and AdamW's moments {fixed / GIB:.2f}",
             f"at most {total / GIB:.2f} GiB, which this {device.type} has for us",
-            _advice(execution, total, peak, fixed),
+            _advice(execution, examples, total, peak, fixed),
         ) from error
 
 
-def _advice(execution: Execution, total: int, peak: int, fixed: int) -> str:
-    examples = execution.micro_batch_examples
+def _advice(execution: Execution, examples: int, total: int, peak: int, fixed: int) -> str:
     per_example = max(1.0, (peak - fixed) / examples)
     fits = min(int((total - fixed) / per_example), examples - 1)
     remedies = []
@@ -49,7 +83,9 @@ def _advice(execution: Execution, total: int, peak: int, fixed: int) -> str:
             "the effective batch stays as it is. Steps that were trained already had other numerics: to keep them, set "
             "execution.allow_numerics_change=true too"
         )
-    if not execution.gradient_checkpointing:
+        if not execution.fit_memory:
+            remedies.append("set execution.fit_memory=true, and the training does so by itself")
+    if execution.gradient_checkpointing is not True:
         remedies.append("set execution.gradient_checkpointing=true")
     remedies.append("take a device with more memory, or one that nobody else uses")
     return "; or ".join(remedies)

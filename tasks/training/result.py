@@ -17,15 +17,19 @@ def described(schedule: Schedule, problem: Problem, position: Position, name: st
 
     `name` is the result's name of the metric that decides, with its unit; empty means the name in its rows. The trivial
     values are beside it where the problem has some. A budget with patience adds the step after which the training
-    ended early, or null.
+    ended early, or null; one with a guard adds from which step it went back to which, and the steps that it skipped.
     """
     assert position.best_step is not None and position.best_value is not None
     name, ended_early = name or problem.decides, {}
     if schedule.budget.patience_validations is not None:
         early = position.step < schedule.total_steps
         ended_early = {"ended_early_at_step": position.step if early else None}
+    guarded = {}
+    if position.guard is not None:
+        guarded = {"guard": {"rollbacks": position.guard.rollbacks, "skipped": position.guard.skipped}}
     return {
         "budget": _fields_of(schedule.budget),
+        **guarded,
         "steps": position.step,
         "epochs": position.step / schedule.steps_per_epoch,
         **ended_early,

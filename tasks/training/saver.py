@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from storage.checkpoints import Checkpoint
 from tasks.stage.execution import Execution
 from tasks.stage.preflight import require_disk
 from tasks.stage.run import StageRun
@@ -27,10 +28,15 @@ WORTH_LOGGING = 1.2
 
 
 class Saver:
-    """Writes the checkpoints of one attempt, as a context that waits at its end for the write in flight."""
+    """Writes the checkpoints of one attempt, as a context that waits at its end for the write in flight.
 
-    def __init__(self, run: StageRun, execution: Execution, state: State) -> None:
-        self._run, self._execution, self._state = run, execution, state
+    A training that may go back gives `goes_back_to`, step -> the earlier step whose checkpoint must then be there.
+    """
+
+    def __init__(
+        self, run: StageRun, execution: Execution, state: State, goes_back_to: Callable[[int], int] | None = None
+    ) -> None:
+        self._run, self._execution, self._state, self._goes_back_to = run, execution, state, goes_back_to
         self._snapshot = Snapshot()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -70,10 +76,14 @@ class Saver:
             return True
         return self._thread is None and time.monotonic() - self._saved_at >= self._every_seconds
 
-    def save(self) -> None:
-        """Copies the state and starts to write it; waits first for a write that is still in flight."""
-        position = self._state.position
-        if position.step == self._saved_step:
+    def save(self, start: bool = False) -> None:
+        """Copies the state and starts to write it; waits first for a write that is still in flight.
+
+        What was saved is not saved again, and neither is the state that an attempt begins with, unless it is the
+        `start` of the training.
+        """
+        position, back, progress = self._state.position, self._goes_back_to, None
+        if position.step == self._saved_step and not start:
             return
         self._wait()
         started = time.monotonic()
@@ -82,10 +92,14 @@ class Saver:
         copied = time.monotonic()
         self._stall = {"copy_seconds": copied - started, "waited_seconds": 0.0, "slowed_seconds": 0.0}
         step, needs = position.step, [] if position.best_step is None else [position.best_step]
+        if back and position.guard:
+            needs, progress = [*needs, back(step)], step + position.guard.steps_undone()
 
         def write() -> None:
             self._run.metrics.sync()
-            self._run.checkpoints.save(step, self._snapshot.groups, state, needs)
+            self._run.checkpoints.save(step, self._snapshot.groups, state, needs, progress)
+            if back:
+                self._run.checkpoints.remove_after(step)
             self._run.checkpoints.prune(self._execution.keep_checkpoints)
 
         self._saved_at, self._saved_step = copied, step
@@ -96,6 +110,12 @@ class Saver:
         """Saves the present position if that was not done, and returns when it is durable."""
         self.save()
         self._wait()
+
+    def go_back(self, step: int) -> Checkpoint:
+        """The verified checkpoint of `step`, which the training goes on from; ValueError where it is damaged."""
+        self._wait()
+        self._saved_step = step
+        return self._run.checkpoints.verified(step)
 
     def _guarded(self, write: Callable[[], None]) -> None:
         started = time.monotonic()
@@ -146,10 +166,10 @@ class Saver:
 def require_disk_for_checkpoints(run: StageRun, state: State, keep: int) -> None:
     """Raises BadInput unless the disk has space for all checkpoints that this training holds at once.
 
-    These are the newest `keep`, the best at each of them, the last that was read, and the one in flight. Those of
-    earlier attempts take their space already.
+    These are the newest `keep`, the best at each of them, with a guard the one to go back to from each, the last that
+    was read, and the one in flight. Those of earlier attempts take their space already.
     """
-    need = checkpoint_bytes(state) * (2 * keep + 2)
+    need = checkpoint_bytes(state) * (2 * keep + 2 + (keep if state.position.guard else 0))
     present = sum(file.stat().st_size for file in run.run.checkpoints.rglob("*") if file.is_file())
     require_disk(run.directory, max(0, need - present))
 

@@ -56,6 +56,10 @@ class Schedule:
         first = place * self.budget.effective_batch_examples
         return epoch, first, min(self.budget.effective_batch_examples, self.examples - first)
 
+    def fixed_checkpoint(self, step: int) -> int:
+        """The newest step up to `step` whose checkpoint the budget fixes: one with a validation, or the start."""
+        return max((validated for validated in self.validation_steps if validated <= step), default=0)
+
     @cached_property
     def validation_steps(self) -> frozenset[int]:
         """The steps with a validation: evenly spaced in each epoch, its end included, and the last step.

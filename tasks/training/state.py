@@ -7,17 +7,21 @@ learning rate are pure functions of the step, so they need none; gradients are e
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from storage.checkpoints import Checkpoint
+from tasks.stage.generators import generator_numbers, generator_tensors, load_generator_tensors, load_generators
 from tasks.training.gradients import GradientNorms
+from tasks.training.guard import Guarded
+
+if TYPE_CHECKING:
+    from tasks.training.ahead import Ahead
 
 Groups = dict[str, dict[str, torch.Tensor]]
 """Named groups of tensors, each one file of a checkpoint."""
@@ -40,12 +44,19 @@ class Position:
     further_metrics: list[dict[str, float]] = field(default_factory=list)
     gradient_norms: GradientNorms = field(default_factory=GradientNorms)
     epochs: list[dict[str, float]] = field(default_factory=list)
+    guard: Guarded | None = None
 
     def out_of_patience(self, validations: int | None) -> bool:
         """True if the newest `validations` in a row were no better than the best."""
         if validations is None or self.best_step is None:
             return False
         return sum(step > self.best_step for step, _ in self.validations) >= validations
+
+    def count(self, loss_sums: list[float], norm: float, weight: float, clip: float) -> None:
+        """Counts a step: the summed losses of its micro-batches, the norm of its gradients, and what it weighs."""
+        self.recent_loss_sum += sum(loss_sums)
+        self.recent_examples += weight
+        self.gradient_norms.add(norm, clip)
 
 
 @dataclass
@@ -56,6 +67,10 @@ class State:
     optimizer: torch.optim.Optimizer
     position: Position
     average: torch.optim.swa_utils.AveragedModel | None = None
+    changing: bool = False
+    """True from the first change of weights until the step counts: one that fails then cannot be made again."""
+    ahead: Ahead | None = None
+    """The steps that the host has not looked at yet; None where it waits for each."""
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
@@ -75,10 +90,13 @@ class State:
 
     def as_json(self) -> dict[str, Any]:
         """The state beside tensors, as JSON."""
+        position = asdict(self.position)
+        if self.position.guard is None:
+            del position["guard"]
         return {
-            "position": asdict(self.position),
+            "position": position,
             "optimizer_groups": self.optimizer.state_dict()["param_groups"],
-            "rng": _generator_numbers(),
+            "rng": generator_numbers(),
             "averaged_steps": 0 if self.average is None else int(self.average.n_averaged),
         }
 
@@ -89,15 +107,34 @@ class State:
         if self.average is not None:
             load_model(self.average.module, checkpoint, "average")
             self.average.n_averaged.fill_(checkpoint.state["averaged_steps"])
-        _load_generators(checkpoint)
+        load_generators(checkpoint.tensors("rng"), checkpoint.state["rng"])
         position = dict(checkpoint.state["position"])
         position.setdefault("best_value", position.pop("best_loss", None))  # its name in earlier checkpoints
-        norms = GradientNorms(**position.pop("gradient_norms"))
-        self.position = Position(**position, gradient_norms=norms)
+        norms, guard = GradientNorms(**position.pop("gradient_norms")), position.pop("guard", None)
+        self.position = Position(**position, gradient_norms=norms, guard=guard and Guarded(**guard))
 
     def load_best(self, checkpoint: Checkpoint) -> None:
         """Loads the best weights into `model`."""
         load_model(self.model, checkpoint, "model" if self.average is None else "average")
+
+
+class StepStart:
+    """The state before a step that the step changes before its optimizer does: generators and buffers, as copies."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._generators = generator_tensors(next(model.parameters()).is_cuda)
+        self._numpy, self._python = np.random.get_state(), random.getstate()
+        self._buffers = [buffer.clone() for buffer in model.buffers()]
+
+    def restore(self, state: State) -> None:
+        """Restores them, and removes the gradients."""
+        state.optimizer.zero_grad(set_to_none=True)
+        load_generator_tensors(self._generators)
+        np.random.set_state(self._numpy)
+        random.setstate(self._python)
+        with torch.no_grad():
+            for buffer, before in zip(state.model.buffers(), self._buffers, strict=True):
+                buffer.copy_(before)
 
 
 def load_model(model: nn.Module, checkpoint: Checkpoint, group: str = "model") -> None:
@@ -171,38 +208,3 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) ->
         index, _, key = name.partition(".")
         state.setdefault(int(index), {})[key] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": checkpoint.state["optimizer_groups"]})
-
-
-def generator_tensors(on_gpu: bool) -> dict[str, torch.Tensor]:
-    """The state of torch's generators: the CPU's, and each GPU's where one is used (a query alone would occupy it)."""
-    gpus: Iterable[torch.Tensor] = torch.cuda.get_rng_state_all() if on_gpu else ()
-    return {"torch": torch.get_rng_state()} | {f"cuda.{index}": state for index, state in enumerate(gpus)}
-
-
-def _generator_numbers() -> dict[str, Any]:
-    """The state of Python's and NumPy's generators, as JSON."""
-    state: Any = np.random.get_state()  # NumPy's types leave open whether this is a tuple
-    kind, keys, place, has_gauss, gauss = state
-    version, numbers, gauss_next = random.getstate()
-    return {
-        "numpy": [kind, keys.tolist(), int(place), int(has_gauss), float(gauss)],
-        "python": [version, list(numbers), gauss_next],
-    }
-
-
-def load_generator_tensors(tensors: dict[str, torch.Tensor]) -> None:
-    """Restores the state from `generator_tensors`."""
-    torch.set_rng_state(tensors["torch"])
-    for name, tensor in tensors.items():
-        kind, _, index = name.partition(".")
-        if kind == "cuda" and int(index) < torch.cuda.device_count():  # fewer GPUs may be visible than before
-            torch.cuda.set_rng_state(tensor, int(index))
-
-
-def _load_generators(checkpoint: Checkpoint) -> None:
-    load_generator_tensors(checkpoint.tensors("rng"))
-    state = checkpoint.state["rng"]
-    kind, keys, place, has_gauss, gauss = state["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), place, has_gauss, gauss))
-    version, numbers, gauss_next = state["python"]
-    random.setstate((version, tuple(numbers), gauss_next))

@@ -3,11 +3,12 @@
     make .venv-peers
     python -m tests.benchmarks.attacks --seeds 5 [--model FOLDER] [--precision bf16]
 
-Three tasks: a trigger before one text (ours, nanoGCG), a trigger before several (ours, Wallace), flips in one text
-(ours, TextAttack). In a task all have the same model, texts, usable tokens, start, candidates a step and steps, and
-score the same tokens. Sequences a second are those that went through the model, by processor time of the whole search
-(on a GPU by wall time). Without --model a small GPT-NeoX is trained on docstrings first; one of another --size has
-random weights: that shows speed, and nothing of strength.
+Four tasks: a trigger before one text (ours, nanoGCG), a trigger before several (ours, Wallace), flips in one text
+(ours, TextAttack), flips in several (ours in lockstep, TextAttack one after the other). In a task all have the same
+model, texts, usable tokens, start, candidates a step and steps, and score the same tokens. Sequences a second are those
+that went through the model, by processor time of the whole search (on a GPU by wall time). Without --model a small GPT-
+NeoX is trained on docstrings first; one of another --size has random weights: that shows speed, and nothing of
+strength.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from torch import nn
 from transformers import AutoTokenizer
 
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
-from tasks.attacks.flips import FlipSearch, forwards_after, writable_positions
+from tasks.attacks.flips import FlipSearch, advance, forwards_after, writable_positions
 from tasks.attacks.scoring import Victim
 from tasks.attacks.trigger import TriggerSearch, random_tokens
 from tasks.language.model import block_losses, load
 from tests.benchmarks import attack_peers, language
 
-END, TRAINING_STEPS, BATCH = 0, 200, 64
+END, TRAINING_STEPS = 0, 200
 PEERS = Path(__file__).parents[2] / ".venv-peers"
 
 
@@ -51,9 +52,9 @@ class Point:
 def main() -> None:
     options = language.arguments(
         __doc__.splitlines()[0], model="", size="2M", device="cpu", precision="fp32", seeds=5, steps=8, candidates=100,
-        texts=8, tokens=96, trigger=10, flips=10,
+        texts=8, tokens=96, trigger=10, flips=10, batch=64,
     )  # fmt: skip
-    language.execution(options.device, BATCH)
+    language.execution(options.device, options.batch)
     torch.set_num_threads(1)
     sys.path.append(str(PEERS))
     bench = Bench(options)
@@ -80,14 +81,26 @@ class Bench:
         self.documents = [document[: options.tokens] for document in documents if len(document) >= options.tokens]
         weights = sum(part.weight.numel() for part in self.model.modules() if isinstance(part, nn.Linear))
         behind, alone = (2 * weights * (options.tokens + own) for own in (options.trigger, 0))
-        self.flops_of_a_sequence = {"trigger, one text": behind, "trigger, texts": behind, "flips": alone}
+        self.flops_of_a_sequence = {
+            "trigger, one text": behind,
+            "trigger, texts": behind,
+            "flips": alone,
+            "flips, texts": alone,
+        }
 
     def tasks(self) -> dict[str, dict[str, Callable[[int], list[Point]]]]:
         one, several = 1, self.options.texts
         return {
             "trigger, one text": {"ours": lambda seed: self.trigger(seed, one), "nanoGCG": self.nanogcg},
             "trigger, texts": {"ours": lambda seed: self.trigger(seed, several), "Wallace": self.wallace},
-            "flips": {"ours": self.flips, "TextAttack": self.textattack},
+            "flips": {
+                "ours": lambda seed: self.flips(seed, one),
+                "TextAttack": lambda seed: self.textattack(seed, one),
+            },
+            "flips, texts": {
+                "ours": lambda seed: self.flips(seed, several),
+                "TextAttack": lambda seed: self.textattack(seed, several),
+            },
         }
 
     def texts(self, seed: int, count: int) -> list[list[int]]:
@@ -99,7 +112,7 @@ class Bench:
         return self.options.steps * (2 if texts == 1 else 1)
 
     def victim(self) -> Victim:
-        return Victim(self.model, END, BATCH, self.options.precision)
+        return Victim(self.model, END, self.options.batch, self.options.precision)
 
     def seconds(self) -> float:
         if self.options.device == "cuda":
@@ -126,15 +139,17 @@ class Bench:
     def flip_attack(self) -> FlipAttack:
         return FlipAttack(flips=self.options.flips, candidates=self.options.candidates)
 
-    def flips(self, seed: int) -> list[Point]:
-        attack, (text,), began = self.flip_attack(), self.texts(seed, 1), self.seconds()
-        search = FlipSearch(self.victim(), text, self.usable_V, attack, seed)
-        sums, spent, scored = search.run().loss_sums, self.seconds() - began, int(search.scored_L.sum())
-        rounds = len(sums) - 1  # which cost about the same
-        return [
-            Point(spent * done / rounds, forwards_after(attack, done), sums[done] / scored)
-            for done in range(1, rounds + 1)
-        ]
+    def flips(self, seed: int, count: int) -> list[Point]:
+        """The losses are means over the texts, per scored token."""
+        attack, victim, began, points = self.flip_attack(), self.victim(), self.seconds(), []
+        searches = [FlipSearch(victim, text, self.usable_V, attack, seed) for text in self.texts(seed, count)]
+        advance(searches)  # their clean losses
+        for done in range(1, attack.rounds_on_a_text + 1):
+            advance(searches)
+            losses = [search.found.loss_sums[-1] / int(search.scored_L.sum()) for search in searches]
+            forwards = count * forwards_after(attack, done)
+            points.append(Point(self.seconds() - began, forwards, statistics.mean(losses)))
+        return points
 
     # ----------------------------------------------------------------------------------------------------- theirs
 
@@ -148,13 +163,19 @@ class Bench:
         curve = attack_peers.wallace(self.model, END, self.start(seed), repeat(texts), self.usable_V, each)
         return self.followed(curve, self.steps(self.options.texts) * self.options.trigger)
 
-    def textattack(self, seed: int) -> list[Point]:
-        attack, (text,) = self.flip_attack(), self.texts(seed, 1)
-        writable = writable_positions(text, attack, seed)
-        curve = attack_peers.textattack(
-            self.model, END, text, writable, self.usable_V, attack.candidates, attack.flips, BATCH
-        )
-        return self.followed(curve, attack.rounds_on_a_text)
+    def textattack(self, seed: int, count: int) -> list[Point]:
+        """Of several texts one after the other, as it goes: a point says what all had found at equal steps."""
+        attack, runs = self.flip_attack(), []
+        for text in self.texts(seed, count):
+            writable = writable_positions(text, attack, seed)
+            curve = attack_peers.textattack(
+                self.model, END, text, writable, self.usable_V, attack.candidates, attack.flips, self.options.batch
+            )
+            runs.append(self.followed(curve, attack.rounds_on_a_text))
+        return [
+            Point(sum(p.seconds for p in each), sum(p.forwards for p in each), statistics.mean(p.loss for p in each))
+            for each in zip(*runs, strict=True)
+        ]
 
     def start(self, seed: int) -> list[int]:
         """As TriggerSearch draws it."""

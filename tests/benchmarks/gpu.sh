@@ -37,19 +37,19 @@ echo "$(date -u +%F), commit $(git rev-parse --short HEAD 2>/dev/null || cat .co
 echo
 echo "| part | measured | begun after |"
 echo "|---|---|---|"
-ways=ours,trainer,plain,plain-free,plain-compiled
+ways=ours,ours-waits,ours-compiled,trainer,plain,plain-free,plain-compiled
 if [[ $device == cuda ]]; then
-  part training 130 trainer --size 110M --batch 64 --steps 60 --rounds 1 --precision bf16 --ways $ways
-  part large 70 trainer --size 1.4B --length 2048 --batch 8 --steps 8 --rounds 1 --precision bf16 --ways ours,trainer
-  part attacks 60 attacks --precision bf16 --seeds 2 --steps 4
-  part attacks-large 80 attacks --size 1.4B --precision bf16 --seeds 1 --steps 3
+  part training 150 trainer --size 110M --batch 64 --steps 60 --rounds 1 --precision bf16 --ways $ways
+  part large 100 trainer --size 1.4B --length 2048 --batch 8 --steps 8 --rounds 1 --precision bf16 --ways ours,ours-parts,trainer
+  part attacks 60 attacks --precision bf16 --batch 160 --seeds 2 --steps 4
+  part attacks-large 100 attacks --size 1.4B --precision bf16 --batch 160 --flips 3 --seeds 1 --steps 3
   part kills 150 kills --kills 4 --kill-for-seconds 60
   part stall 60 stall --size 110M --batch 64 --pairs 2 --seconds 6
   part resume 60 resume --size 29M --repeats 2
   part influence 120 influence
 else
   part training 300 trainer --size 2M --batch 4 --steps 4 --rounds 1 --ways $ways
-  part large 60 trainer --size 2M --length 256 --batch 2 --steps 2 --rounds 1 --ways ours,trainer
+  part large 60 trainer --size 2M --length 256 --batch 2 --steps 2 --rounds 1 --ways ours,ours-parts,trainer
   part attacks 200 attacks --seeds 1 --steps 1 --candidates 8 --flips 2
   part attacks-large 60 attacks --size 29M --seeds 1 --steps 1 --candidates 8 --flips 2 --texts 2
   part kills 300 kills --kills 1

@@ -4,8 +4,9 @@
 
 Each measurement is a process of its own, ours and theirs in turn. `trainer-padded` gives the Trainer documents one by
 one, padded to the longest of the batch, as it is often used: only real tokens count there. `ours-malloc` is ours
-without `numerics._keep_freed_memory`. `plain` is a bare loop of the same steps; `plain-free` is not deterministic, and
-either may be `-compiled`, layer by layer.
+without `numerics._keep_freed_memory`, `ours-compiled` with `execution.compile=default`, `ours-waits` by a host that is
+never ahead of its GPU, `ours-parts` with the loss in parts, as gradient_checkpointing=auto may choose. `plain` is a
+bare loop of the same steps; `plain-free` is not deterministic, and either may be `-compiled`, layer by layer.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from tasks.language.model import block_losses_in_parts
 from tasks.stage import numerics
-from tasks.training import loop
+from tasks.training import ahead, loop
 from tasks.training.budget import Budget
 from tasks.training.schedule import Schedule
 from tests.benchmarks import language
@@ -87,6 +89,8 @@ def measure(options: Any) -> dict[str, float]:
 def ours(options: Any) -> tuple[float, float]:
     """Tokens and seconds of the real loop, progress, timing rows and all; checkpoints are measured in stall.py."""
     settings = language.execution(options.device, options.batch)
+    if options.way == "ours-compiled":
+        settings = settings.model_copy(update={"compile": "default"})
     data = language.blocks(options.length)
     steps = WARM_UP_STEPS + options.steps
     epochs = steps * options.batch / len(data)
@@ -96,6 +100,10 @@ def ours(options: Any) -> tuple[float, float]:
     schedule = Schedule(budget, len(data))
     assert schedule.total_steps == steps, schedule.total_steps
     problem = language.problem(language.network(options.size, options.device, options.length), data, budget)
+    if options.way == "ours-parts":
+        problem.losses = block_losses_in_parts
+    if options.way == "ours-waits":
+        ahead.DEVICES = ()
     began: list[float] = []
     made = problem.batch
 

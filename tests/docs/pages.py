@@ -21,6 +21,7 @@ DRAWINGS = (
     "inversion-matrices -> ",
     "summarisation-pairs -> ",
     "poison-pool -> ",
+    "calorimeter-showers -> ",
     "runs/<study>/",
     "flows/  ",
 )

@@ -88,8 +88,10 @@ def test_the_attacked_text_the_curve_and_the_model_are_those_of_the_study(read: 
 
 def test_every_piece_of_python_in_the_docs_is_executed_by_a_test() -> None:
     assert {block.page for block in blocks("python")} == {
+        "docs/going-on.md",
         "docs/influence.md",
         "docs/reading-results.md",
+        "docs/study-calorimeter.md",
         "docs/your-own-study.md",
     }
     assert len(CODE) >= 9

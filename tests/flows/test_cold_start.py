@@ -27,7 +27,7 @@ for line in {lines!r}:
     if heavy or code != {code}:
         sys.exit(f"ratchet {{line}}: {{code}}, imported {{sorted(heavy)}}")
 """
-STUDIES = ("icecube", "inversion", "poison", "robustness", "summarisation")
+STUDIES = ("calorimeter", "icecube", "inversion", "poison", "robustness", "summarisation")
 
 
 def test_no_command_that_reads_files_imports_what_takes_seconds(tmp_path: Path) -> None:

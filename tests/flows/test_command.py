@@ -150,9 +150,9 @@ def test_bash_accepts_its_completion_and_offers_commands_studies_profiles_and_ke
 
 def test_an_unknown_study_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.ratchet(["run", "robustnes"]) == 2
-    assert (
-        "there is no study 'robustnes'; did you mean 'robustness'? the studies are icecube, " in capsys.readouterr().err
-    )
+    error = capsys.readouterr().err
+    assert "there is no study 'robustnes'; did you mean 'robustness'? the studies are " in error
+    assert all(study in error for study in ("calorimeter", "icecube", "summarisation"))
 
 
 def test_dry_run_shows_every_stage_and_writes_nothing(run_here: RunHere, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_missing_gpu_is_bad_input_of_the_first_stage_that_needs_one(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     code, printed = run_here("--root", new_root, "--set", "execution.device=cuda")
-    assert code == 2 and "base: execution.device is cuda, and torch finds no GPU here" in printed, printed
+    assert code == 2 and "base: execution.device is cuda, and torch " in printed, printed
     assert [marker.parts[-3] for marker in new_root.rglob("COMPLETE.json")] == ["setup"]
 
 

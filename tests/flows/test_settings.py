@@ -105,8 +105,9 @@ SCIENTIFIC_FIELDS = {
     "Splits": "split_seed evaluation_share train_documents validation_documents test_documents "
     "attack_search_documents attack_evaluation_documents max_shared_shingles",
     "Budget": "epochs steps effective_batch_examples learning_rate warmup_ratio decay beta_1 beta_2 weight_decay "
-    "max_gradient_norm precision validations_per_epoch patience_validations not_learning ema_decay",
+    "max_gradient_norm precision validations_per_epoch patience_validations not_learning guard ema_decay",
     "LearningGate": "max_ratio by_step",
+    "SpikeGuard": "spike_factor max_rollbacks rate_divisor max_skips",
     "BagOfWords": "source embedding hidden",
     "FromScratch": "source init_seed vocabulary_size hidden_size layers attention_heads feed_forward_size activation "
     "pretraining",

@@ -54,6 +54,7 @@ def test_every_attempt_says_when_where_how_and_why_it_ended_and_what_it_used(
     used = {
         "cpu_seconds": 7300.0,
         "peak_memory_bytes": 5_250_000_000,
+        "hardware": "one GPU, torch",
         "source": {"commit": "c" * 40, "dirty_digest": "d"},
     }
     file = run.attempts / "0001.json"
@@ -63,7 +64,7 @@ def test_every_attempt_says_when_where_how_and_why_it_ended_and_what_it_used(
     first, *why = lines[next(number for number, line in enumerate(lines) if " attempt " in line) :][:3]
     assert first.startswith("  attempt  1  2001-09-09 0") and first.endswith(
         "check failed after 1 min 30 s, on node7, job 4711, started by itself; 2 h 1 min of CPU, at most 5.2 GB of "
-        "memory; commit cccccccccccc with changes"
+        "memory; one GPU, torch; commit cccccccccccc with changes"
     )
     assert "the words are there: measured 0, required 10" in why[0] and why[1].strip() == "Look at the text"
     assert sum(line.startswith("  attempt  ") for line in lines) == 2

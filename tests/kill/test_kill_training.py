@@ -21,10 +21,11 @@ from storage import durable
 from storage.run_directory import RunDirectory
 from tasks.language.study import LanguageExecution, snapshot_folder
 from tasks.stage.execution import Execution
-from tasks.training.budget import Budget
+from tasks.training.budget import Budget, SpikeGuard
 from tests.kill.killing import KilledRun, Strike, Victims, begin
 from tests.kill.summary import IN_A_WRITE, SEED
 from tests.kill.toy import WIDE_TOY, trained
+from tests.tasks.calorimeter import tiny as calorimeter
 from tests.tasks.icecube import tiny as icecube
 from tests.tasks.inversion import tiny as inversion
 from tests.tasks.poison import tiny as poison
@@ -67,6 +68,15 @@ AVERAGES = ACCUMULATES.model_copy(
         "execution": EXECUTION.model_copy(update={"loader_workers": 2, "checkpoint_every_steps": 3}),
     }
 )
+GOES_BACK = AVERAGES.model_copy(
+    update={
+        "budget": AVERAGES.budget.model_copy(
+            update={"epochs": 16.0, "learning_rate": 0.02, "guard": SpikeGuard(spike_factor=1.8)}
+        ),
+        "execution": EXECUTION.model_copy(update={"loader_workers": 2, "checkpoint_every_steps": 1}),
+    }
+)
+"""The loss of its 58th step is a spike of itself: back to the validation after the 54th."""
 IN_ONE_PIECE = ACCUMULATES.model_copy(
     update={
         "budget": BUDGET.model_copy(update={"epochs": None, "steps": 108, "decay": "cosine", "beta_2": 0.99}),
@@ -152,6 +162,25 @@ def test_a_training_that_is_killed_again_and_again_ends_with_the_bytes_of_one_th
     assert result["best_step"] < LATE_STEP - 6 < result["step"], "choose a budget whose best step comes earlier"
 
 
+def test_a_training_that_goes_back_is_killed_on_both_ways_and_ends_with_the_same_bytes(
+    victims: Victims, tmp_path: Path
+) -> None:
+    chance = random.Random(f"{SEED} goes back")
+    whole, run = (begin(tmp_path / name, "killed", WIDE_TOY, GOES_BACK, {}) for name in ("undisturbed", "killed"))
+    assert victims.run(whole.path) == 0
+    assert '"went_back_from_step":58' in whole.metrics_file.read_text(), "choose another guard"
+    for strike in (
+        Strike("renamed", "checkpoints/54"),
+        Strike("durable", "checkpoints/55", nth=2),  # on the second way, beside what is left of the first
+        Strike("step done", nth=chance.randint(1, 6), seconds=chance.uniform(0, 0.005)),
+        Strike("written", "checkpoints/90"),
+    ):
+        assert victims.run(run.path, strike) == -signal.SIGKILL, strike
+    assert victims.run(run.path) == 0
+    ours, theirs = what_must_be_equal(run), what_must_be_equal(whole)
+    assert [name for name in theirs if ours[name] != theirs[name]] == []
+
+
 def test_a_victim_that_is_ahead_of_its_watcher_is_struck_all_the_same(
     victims: Victims, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,8 +250,9 @@ def test_a_language_model_whose_training_is_killed_again_and_again_ends_with_the
         (inversion.finished, "inversion-train (adversarial, seed 1)"),
         (icecube.finished, "icecube-train"),
         (poison.finished, "poison-fit (victim, seed 1)"),
+        (calorimeter.finished, "calorimeter-inpaint (finetune, seed 1)"),
     ],
-    ids=["inversion", "icecube", "poison"],
+    ids=["inversion", "icecube", "poison", "calorimeter"],
 )
 def test_a_training_of_a_further_study_that_is_killed_again_and_again_ends_with_the_bytes_of_one_that_was_not(
     study: Callable[[], FinishedStudy], label: str, victims: Victims, tmp_path: Path

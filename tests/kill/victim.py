@@ -30,6 +30,7 @@ IMPORTED_BY_WORK = (
     "tasks.inversion.train",
     "tasks.icecube.train",
     "tasks.poison.fit",
+    "tasks.calorimeter.fit",
 )
 SLOW_SECONDS = 0.005
 """How long each moment of a checkpoint's write is drawn out, so that training goes on while it is written."""

@@ -96,7 +96,7 @@ def test_rows_altered_before_the_position_are_refused_and_left_alone(file, damag
     position = appended(file, 1, 2).position()
     damage(file)
     before = file.read_bytes() if file.exists() else None
-    with pytest.raises(ValueError, match=f"was altered before byte {position['length']}"):
+    with pytest.raises(ValueError, match=f"has other rows before byte {position['length']}"):
         Rows(file).cut_back(position)
     assert (file.read_bytes() if file.exists() else None) == before
 
@@ -109,7 +109,7 @@ def test_an_older_position_still_serves_after_a_newer_one_was_refused(file):
     data = file.read_bytes()
     file.write_bytes(data[:-2] + b" }")
     rows = Rows(file)
-    with pytest.raises(ValueError, match="was altered"):
+    with pytest.raises(ValueError, match="has other rows"):
         rows.cut_back(new)
     rows.cut_back(old)
     assert [row["step"] for row in lines(file)] == [1]
@@ -120,7 +120,27 @@ def test_a_row_that_someone_else_appended_is_found_before_it_reaches_a_checkpoin
     rows = appended(file, 1)
     appended(file, 1)
     rows.append({"step": 2})
-    with pytest.raises(ValueError, match=r"metrics\.jsonl has \d+ bytes.*another process"):
+    with pytest.raises(ValueError, match=r"another process wrote to .*metrics\.jsonl: \d+ bytes"):
+        rows.position()
+
+
+def test_a_holder_taken_over_between_its_look_at_the_lock_and_its_row_writes_no_row_of_the_contender(file):
+    """A process may be frozen for minutes between any two of its instructions."""
+
+    class TakenOver:
+        """A lock that is taken over right after it was looked at."""
+
+        def check(self):
+            contender = Rows(file)
+            contender.cut_back(position)
+            contender.append({"step": 2, "loss": 0.5})
+            contender.position()
+
+    position = appended(file, 1).position()
+    rows = Rows(file, TakenOver())
+    rows.append({"step": 2, "loss": 0.25})
+    assert [row.get("loss") for row in lines(file)] == [1 / 3, 0.5]
+    with pytest.raises(ValueError, match=r"another process wrote to .*metrics\.jsonl"):
         rows.position()
 
 

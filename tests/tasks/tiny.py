@@ -178,6 +178,14 @@ def what_must_be_equal(run: RunDirectory) -> dict[str, bytes]:
     return kept | {"metrics": run.metrics_file.read_bytes(), "result": run.result_file.read_bytes()}
 
 
+def what_changed(root: Path, config: ToyConfig) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
+    """What a toy left that no kill may change, its result without numerics; and how these changed on the way."""
+    left = what_must_be_equal(toy_directory(root, config))
+    result = json.loads(left["result"])
+    changes = result.pop("numerics_changes", [])
+    return left | {"result": durable.canonical_json(result)}, changes
+
+
 def stage_run(folder: Path) -> StageRun:
     """What a stage's work is given, held by this process, outside any attempt."""
     run = RunDirectory(folder, "tiny", "toy", "0" * 64)

@@ -23,6 +23,7 @@ from deployments.slurm.job.variables import Deployments, own_resources, plan_for
 from deployments.slurm.study.study import SlurmStudy
 from storage.errors import BadInput
 from storage.permissions import open_to_all
+from tasks.stage.numerics import without_cuda
 from tasks.stage.run import Needs
 
 LOG = logging.getLogger("ratchet.slurm")
@@ -85,6 +86,8 @@ def checked(slurm: SlurmStudy) -> Checked:
                 against = problems(plan.resources, cluster, given, strict_lead=slurm.site.strict_lead)
                 if too_short := time_problem(replace(plan, automatic=False)):
                     against.append(too_short)
+                if not slurm.site.python and handle.config.numerics.torch and handle.config.execution.device == "cuda":
+                    against += filter(None, [without_cuda()])  # in the jobs' Python, which is this one
                 plans.append((handle, plan))
                 noted |= {*notes(plan.resources, cluster)}
             except BadInput as error:

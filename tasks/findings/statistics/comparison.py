@@ -18,7 +18,7 @@ from scipy.stats import nct, t, ttest_ind, ttest_rel
 from tasks.findings.statistics.permutation import exchange_p_value, least_p_value
 from tasks.findings.statistics.power import POWER, smallest_shown
 from tasks.findings.statistics.resampling import NO_SPREAD
-from tasks.findings.statistics.seeds import mean_over_seeds
+from tasks.findings.statistics.seeds import OverSeeds, mean_over_seeds
 from tasks.stage.result import Result
 
 Values = Mapping[str, Mapping[str, float]]
@@ -221,6 +221,23 @@ def judge_unpaired(
         _judge(row.model_copy(update=by(test)), adjusted.get(place), confidence_level, min_seeds, higher_is_better)
         for place, (row, test) in enumerate(zip(comparisons, tests, strict=True))
     ]
+
+
+def judge_with_sources(
+    comparisons: Sequence[Comparison], over: Mapping[int, OverSeeds], confidence_level: float, min_seeds: int
+) -> list[Comparison]:
+    """The same comparisons, corrected together anew: those with a place in `over` by what other seeds and other sources
+    would give. Lower values are better."""
+    among = 1 - (1 - confidence_level) / len(comparisons)
+
+    def by(of: OverSeeds) -> dict[str, object]:
+        errors = (of.standard_error_of_seeds, len(of.of_seeds) - 1), (of.standard_error_of_sources or 0, of.sources - 1)
+        could = smallest_shown(errors, among) if of.p_value is not None else None
+        return {"p": of.p_value, "interval": of.interval, "seeds_needed": None, "smallest_shown": could}
+
+    rows = [row.model_copy(update=by(over[at]) if at in over else {}) for at, row in enumerate(comparisons)]
+    adjusted = holm({at: row.p for at, row in enumerate(rows) if row.p is not None})
+    return [_judge(row, adjusted.get(at), confidence_level, min_seeds, False) for at, row in enumerate(rows)]
 
 
 def seeds_needed(mean: float, standard_deviation: float, confidence_level: float) -> int | None:

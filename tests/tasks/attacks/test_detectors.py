@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tasks.attacks.detectors import clustering, decided, decisions, found, overlap, spectral
+from tasks.attacks.detectors import clustering, decided, decisions, found, measured_plainly, overlap, spectral
 
 TRUTH = np.zeros(40, dtype=bool)
 TRUTH[:4] = True
@@ -29,6 +29,14 @@ def test_perfect_and_perfectly_wrong_scores() -> None:
 def test_f1_of_the_first_k_shares_ties_at_the_limit() -> None:
     scores = np.array([3.0, 2.0, 2.0, 2.0, 1.0])
     assert found(np.array([True, True, False, False, False]), scores, 2)["f1_at_k"] == pytest.approx((1 + 1 / 3) / 2)
+
+
+@pytest.mark.parametrize("values", [2, 5, 1_000], ids=["ties everywhere", "ties", "none"])
+def test_what_the_audit_counts_is_what_the_library_says(values: int) -> None:
+    chance = np.random.default_rng(values)
+    for k in (1, 7, 30):
+        scores = chance.integers(values, size=40) / 7
+        assert measured_plainly(TRUTH, scores, k) == pytest.approx(found(TRUTH, scores, k), abs=1e-12)
 
 
 def test_rules_decide_without_labels_and_find_what_stands_out() -> None:

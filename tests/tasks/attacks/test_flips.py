@@ -155,7 +155,8 @@ def test_every_text_and_model_costs_the_same_and_the_blind_search_as_many_forwar
     for make in (planted, tiny_victim):
         for text in [*texts(), [7, 8]]:
             gradient, blind = make(), make()
-            flip(gradient, text, attack), flip(blind, text, attack, with_gradient=False)
+            found = [flip(gradient, text, attack), flip(blind, text, attack, with_gradient=False)]
+            assert [own.count for own in found] == [gradient.count, blind.count]
             costs.add((gradient.count.forward_sequences, gradient.count.backward_sequences))
             assert blind.count.forward_sequences == gradient.count.as_forwards == forwards_after(attack, 5)
             assert blind.count.backward_sequences == 0

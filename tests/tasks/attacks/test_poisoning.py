@@ -65,11 +65,21 @@ def test_rates_and_the_gate_that_stands_before_every_detector() -> None:
     assert "no detector is measured" in str(told.value)
 
 
-def of_seeds(*rates: tuple[float, float]) -> dict[str, dict[str, float]]:
+def of_seeds(*rates: tuple[float, float], asked: int = 200) -> dict[str, dict[str, float]]:
     """Success, and the same without the trigger, of the seeds 0, 1, ..."""
     return {
-        str(seed): {"success": success, "without_trigger": without} for seed, (success, without) in enumerate(rates)
+        str(seed): {"success": success, "without_trigger": without, "asked": asked}
+        for seed, (success, without) in enumerate(rates)
     }
+
+
+def test_seeds_that_agree_by_chance_show_no_more_than_the_rows_that_were_asked_about() -> None:
+    """Two equal seeds had an interval without width, and passed whatever had been asked."""
+    victim, control = ((0.75, 0.25), (0.75, 0.25)), ((0.5, 0.25), (0.5, 0.25))
+    with pytest.raises(CheckFailed, match="the backdoor exists"):
+        require_backdoor(of_seeds(*victim, asked=8), of_seeds(*control, asked=8), 0.95)
+    over = require_backdoor(of_seeds(*victim), of_seeds(*control), 0.95)
+    assert 0.1 < over["difference_interval"][0] < over["difference"] == 0.25
 
 
 def test_a_victim_that_always_answers_with_the_target_has_no_backdoor() -> None:

@@ -163,13 +163,16 @@ def test_variants_under_bf16_are_near_fp32(architecture):
     assert any(not torch.equal(fp32, bf16) for fp32, bf16 in zip(*answers, strict=True))
 
 
-def test_variants_that_do_not_fit_are_halved_and_nothing_is_lost(monkeypatch):
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED")]
+)
+def test_variants_that_do_not_fit_are_halved_and_nothing_is_lost(monkeypatch, error):
     whole, victim = Victim(tiny_model(), 0, 64), Victim(tiny_model(), 0, 64)
     expected, states = whole.variant_losses(TEXT, variants(), scored_of(TEXT)), Victim._states
 
     def small(self, cache=None, **given):
         if given["input_ids"].shape[0] > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise error
         return states(self, cache, **given)
 
     monkeypatch.setattr(Victim, "_states", small)

@@ -20,10 +20,10 @@ from transformers import AutoTokenizer
 from deployments.dag.walk import Handle
 from storage import durable
 from storage.errors import BadInput, CheckFailed
-from tasks.attacks import transfer
+from tasks.attacks import hotflip, transfer
 from tasks.attacks.candidates import blind_candidates
 from tasks.attacks.configuration import BUDGET_SHARES
-from tasks.attacks.flips import FlipSearch, random_flips, writable_positions
+from tasks.attacks.flips import random_flips, writable_positions
 from tasks.attacks.results import HotFlipResult, TransferResult, UatResult
 from tasks.attacks.scoring import Victim
 from tasks.attacks.stages import HotFlipConfig, TransferConfig, UatConfig
@@ -120,9 +120,9 @@ def attacked(root: Path, study: Study) -> Attacked:
         made = UntrainedConfig(init_seed=seed, execution=study.execution, cell=name)
         model = handles[f"model-{name}"] = stage(MODEL, made, text=text)
         uat = UatConfig(attack=study.uat, seed=study.seed, **given)
-        hotflip = HotFlipConfig(attack=study.hotflip, seed=study.seed, **given)
+        flips = HotFlipConfig(attack=study.hotflip, seed=study.seed, **given)
         handles[f"uat-{name}"] = stage(UAT, uat, text=text, model=model)
-        handles[f"hotflip-{name}"] = stage(HOTFLIP, hotflip, text=text, model=model)
+        handles[f"hotflip-{name}"] = stage(HOTFLIP, flips, text=text, model=model)
     found = {name: handle for name, handle in handles.items() if name != "setup"}
     config = TransferConfig(models=FOLDERS, uat=study.uat, hotflip=study.hotflip, execution=study.execution)
     handles["transfer"] = stage(TRANSFER, config, text=text, **found)
@@ -270,7 +270,7 @@ def test_an_attack_that_is_stopped_again_and_again_ends_with_the_same_bytes(
         return counted
 
     monkeypatch.setattr(TriggerSearch, "step", then_stop(TriggerSearch.step))
-    monkeypatch.setattr(FlipSearch, "run", then_stop(FlipSearch.run))
+    monkeypatch.setattr(hotflip, "advance", then_stop(hotflip.advance))
     monkeypatch.setattr(transfer._Tries, "__call__", then_stop(transfer._Tries.__call__))
     root = study.copy(tmp_path / "runs")
     shutil.rmtree(root / study.path(stage).relative_to(study.root))
@@ -299,6 +299,82 @@ def test_uat_goes_on_within_a_restart_and_after_the_first_search(study, tmp_path
     assert ends == ["crashed", "crashed", "finished"]
     assert steps[18:] == [False] * 8, "no gradient was computed again"
     require_same_bytes(study, root, "uat-base")
+
+
+@pytest.fixture(scope="module")
+def in_lockstep(study, tmp_path_factory) -> Attacked:
+    """hotflip of base with three texts at once, as on a GPU; the fourth is a group of its own."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(hotflip, "texts_together", lambda victim: 3)
+        return attacked(without(study, tmp_path_factory.mktemp("lockstep") / "runs", "hotflip-base"), study.study)
+
+
+def without(study: Attacked, root: Path, stage: str) -> Path:
+    study.copy(root)
+    shutil.rmtree(root / study.path(stage).relative_to(study.root))
+    return root
+
+
+def test_texts_that_are_searched_together_are_flipped_as_each_alone(study, in_lockstep):
+    for own, together in zip(study.rows("hotflip-base"), in_lockstep.rows("hotflip-base"), strict=True):
+        for name, value in own.items():
+            rounding = name.endswith(("nats", "correlations"))
+            assert together[name] == (pytest.approx(value, rel=1e-5) if rounding else value), name
+
+
+def test_a_group_of_texts_that_is_killed_and_stopped_at_any_round_goes_on_with_the_same_bytes(
+    study, in_lockstep, tmp_path, monkeypatch
+):
+    """Killed within each search, with the checkpoint of the round before; stopped; killed between two records."""
+    root, real, rounds = without(study, tmp_path / "runs", "hotflip-base"), hotflip.advance, []
+    own = study.study.model_copy(
+        update={"execution": study.study.execution.model_copy(update={"checkpoint_every_steps": 1})}
+    )
+    monkeypatch.setattr(hotflip, "texts_together", lambda victim: 3)
+
+    def dies(searches):
+        rounds.append((searches[0].with_gradient, len(searches), len(searches[0].found.loss_sums)))
+        if len(rounds) in (2, 9):
+            raise MemoryError("killed")
+        if len(rounds) == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        real(searches)
+
+    row, rows = hotflip._Attacker.row, []
+
+    def dies_between(attacker, number):
+        rows.append(number)
+        if len(rows) == 2:
+            raise MemoryError("killed")
+        return row(attacker, number)
+
+    monkeypatch.setattr(hotflip, "advance", dies)
+    monkeypatch.setattr(hotflip._Attacker, "row", dies_between)
+    ends = []
+    while not ends or ends[-1] != "finished":
+        ends.append(attacked(root, own).handles["hotflip-base"].outcome.end_state)
+        assert len(ends) < 9
+    assert sorted(ends) == ["crashed", "crashed", "crashed", "finished", "sigterm"]
+    assert len(set(rounds)) >= len(rounds) - 3, "a death costs the round that it came in"
+    require_same_bytes(in_lockstep, root, "hotflip-base")
+
+
+def test_one_that_is_killed_while_a_group_is_judged_searches_none_of_it_again(
+    study, in_lockstep, tmp_path, monkeypatch
+):
+    root, real, rounds = without(study, tmp_path / "runs", "hotflip-base"), hotflip.advance, []
+    monkeypatch.setattr(hotflip, "texts_together", lambda victim: 3)
+    monkeypatch.setattr(hotflip, "advance", lambda searches: rounds.append(len(searches)) or real(searches))
+    row = hotflip._Attacker.row
+    monkeypatch.setattr(
+        hotflip._Attacker, "row", lambda attacker, number: row(attacker, number) if number < 1 else 1 / 0
+    )
+    assert attacked(root, study.study).handles["hotflip-base"].outcome.end_state == "crashed"
+    assert set(rounds) == {3} and not rounds.clear()
+    monkeypatch.setattr(hotflip._Attacker, "row", row)
+    assert attacked(root, study.study).handles["hotflip-base"].outcome.end_state == "finished"
+    assert set(rounds) == {1}, "the last text is a group of its own"
+    require_same_bytes(in_lockstep, root, "hotflip-base")
 
 
 def require_same_bytes(study: Attacked, root: Path, stage: str) -> None:

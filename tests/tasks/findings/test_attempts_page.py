@@ -89,3 +89,11 @@ def test_it_is_no_output_so_no_digest_hangs_on_a_clock(tmp_path: Path, run: RunD
 def test_half_a_record_says_nothing(run: RunDirectory):
     (run.attempts / "0001.json").write_text("{")
     assert [one.number for one in attempts_of(run.path)] == [2]
+
+
+def test_a_training_has_its_time_by_phase(run: RunDirectory, tmp_path: Path):
+    assert "by phase" not in page_of(tmp_path / "before", run)[0]
+    run.timing_file.write_text('{"step":1,"seconds":4.0,"load_seconds":3.0}\n')
+    page, _ = page_of(tmp_path, run)
+    (row,) = (row for row in rows(page) if "load 75%" in row[1])
+    assert row[0] == "fit (<wide>)" and "execution.loader_workers" in row[1]

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tasks.influence.factors import compute_factors
 from tasks.influence.kept import complete, degraded, require_usable
 from tasks.influence.plan import Machine, factor_plan
 from tasks.influence.scores import gathered, scores
-from tasks.influence.task import Task, require_faithful, token_losses
+from tasks.influence.task import Task, Told, require_faithful, token_losses
 from tests.tasks.influence.models import classifier, everything, factors, language, planned
 
 
@@ -186,10 +186,13 @@ def test_factors_of_something_else_are_neither_continued_nor_scored(tmp_path: Pa
     for options in ({"labels": "sampled"}, {"seed": 1}, {"batch": 7}, {"seed": 1, "anew": True}):
         with pytest.raises(BadInput, match=f"factors of another {next(iter(options))}: take a new folder"):
             factors(task, tmp_path, **options)
-    with pytest.raises(BadInput, match="another model"):
+    with pytest.raises(BadInput, match="another content, model"):
         factors(other, tmp_path)
     with pytest.raises(BadInput, match="another model"):
         next(scores(other, other, everything(other), everything(other), tmp_path))
+    altered = replace(task, batch=lambda indices: (task.batch(indices)[0].flip(-1), task.batch(indices)[1]))
+    with pytest.raises(BadInput, match="factors of another content: "):
+        factors(altered, tmp_path)
 
 
 def test_factors_in_other_batches_begin_anew_and_nothing_of_a_process_that_was_killed_stays(tmp_path: Path) -> None:
@@ -256,9 +259,9 @@ def test_drawn_labels_are_the_same_by_seed(tmp_path: Path) -> None:
     assert same == again and same["2.json"] != other["2.json"]
 
 
-def _interrupted(what: str, number: int) -> Callable[[str, int, int], None]:
-    def told(done: str, count: int, _: int) -> None:
-        if (done, count) == (what, number):
+def _interrupted(what: str, number: int) -> Told:
+    def told(count: int, _: int, unit: str) -> None:
+        if (unit, count) == (what, number):
             raise Stop("sigterm", "asked to stop")
 
     return told
@@ -317,7 +320,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tests.tasks.influence.models import classifier, factors
-def told(what, count, of):
+def told(count, of, what):
     if (what, count) == ("modules decomposed", 2):
         os.kill(os.getpid(), signal.SIGKILL)
 factors(classifier(layers=4), Path(sys.argv[1]), told=told)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from storage.errors import BadInput
+from storage.errors import BadInput, CheckFailed
+from tasks.influence.kept import degraded, read, require_usable
 from tasks.influence.plan import Limits, Machine, factor_plan, markdown, this_machine
 from tests.tasks.influence.models import HERE, language, t5_without_weights
 
@@ -55,12 +59,27 @@ def test_what_is_left_out_on_purpose_is_told_apart_from_what_had_to_be() -> None
         {"skipped": nn.Linear(2, 2), "grouped": nn.Conv2d(4, 4, 3, groups=2), "kept": nn.Linear(2, 2)}
     )
     plan = factor_plan(model, HERE, Limits(exclude=("skip*",)))
-    assert [(one.treatment, one.chosen) for one in plan] == [("excluded", True), ("excluded", True), ("ekfac", True)]
+    assert [(one.treatment, one.chosen) for one in plan] == [("excluded", True), ("excluded", False), ("ekfac", True)]
     assert "grouped convolution" in plan[1].why
     assert {one.treatment for one in factor_plan(model, HERE, Limits("diagonal"))} == {"excluded", "diagonal"}
     for wrong, limits in ((nn.ReLU(), Limits()), (model, Limits(kinds=["lineer"]))):
         with pytest.raises(BadInput, match=r"no module to compute influence by, of the kinds line.*there are linear"):
             factor_plan(wrong, HERE, limits)
+
+
+def test_a_weight_of_a_module_that_is_not_known_is_told_and_counts_as_degraded(tmp_path: Path) -> None:
+    """GPT-2 keeps all but its embeddings in Conv1D: influence by what is left would rank as if it were of the model."""
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=4, n_layer=1, n_head=1, n_positions=6)).eval()
+    plan = {one.name: one for one in factor_plan(model, HERE)}
+    unknown = [name for name in plan if ".attn." in name or ".mlp." in name]
+    assert len(unknown) == 4 and all(name.endswith(".weight") for name in unknown)
+    assert {(plan[name].treatment, plan[name].chosen, plan[name].why) for name in unknown} == {
+        ("excluded", False, "no factors of a Conv1D")
+    }
+    with pytest.raises(CheckFailed, match=r"4 of 6 \(transformer\.h\.0\.attn"):
+        require_usable([read(tmp_path, one) for one in plan.values()], 0.05)
+    asked = factor_plan(model, HERE, Limits(exclude=("transformer.h.*",)))
+    assert {one.chosen for one in asked} == {True} and not degraded([read(tmp_path, one) for one in asked])
 
 
 def test_this_machine_is_a_cpu_with_memory() -> None:

@@ -133,6 +133,18 @@ def test_scores_in_little_memory_are_the_same_in_more_blocks(tmp_path: Path) -> 
     assert torch.allclose(_all(task, little), _all(task, tmp_path), rtol=1e-6)
 
 
+def test_the_scores_of_a_mean_are_the_mean_of_scores_in_one_pass_over_the_training_examples(tmp_path: Path) -> None:
+    task, passes, groups = language(), list[int](), [np.arange(5), np.arange(3, 7)]
+    factors(task, tmp_path)
+    for options in ({}, {"memory_bytes": 4_000}):
+        found = gathered(scores(task, task, everything(task), groups, tmp_path, batch=3, **options))
+        each = _all(task, tmp_path)
+        assert torch.allclose(found, torch.stack([each[group].mean(0) for group in groups]), rtol=1e-5)
+    counting = replace(task, batch=lambda indices: (passes.append(len(indices)), task.batch(indices))[1])
+    [*scores(counting, task, everything(task), groups, tmp_path, batch=3)]
+    assert sum(passes) == task.size
+
+
 def test_tracin_sums_products_over_checkpoints_by_their_rate() -> None:
     first, second = classifier(seed=1), classifier(seed=2)
     parts = [

@@ -35,6 +35,7 @@ NONE = "{name: none}"
         ("arms=[{name: none}, {name: a, strategy: random, descent_setps: 3}]", "descent_steps"),
         ("budget={epochs: 2.0, effective_batch_examples: 32}", "give budget.steps"),
         ("budget.effective_batch_examples=64", "micro_batch_examples 32 below budget.effective_batch_examples 64"),
+        ("execution.fit_memory=true", "or halved, it would be another training"),
         ("budget.effective_batch_examples=-1", "effective_batch_examples"),
         ("probe.times=[4]", "probe.times has 4, and the diffusion has the steps 0 to 3"),
         ("probe.matrices=65", "probe.matrices 65 is more than matrices.validation_matrices 64"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tasks.language.activation import MonotoneParts, monotone_parts
 from tasks.language.base import base
 from tasks.language.blocks import Blocks, pack
 from tasks.language.configuration import FromScratch, PretrainedDirectory, PretrainedHub
+from tasks.language.recomputation import kept_for_backward
 from tasks.robustness.study import Study
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
@@ -273,25 +275,19 @@ def test_a_missing_gguf_file_and_another_file_under_its_name_are_bad_input(tmp_p
         language.load(tmp_path / "other.gguf")
 
 
+@pytest.mark.parametrize("architecture", ["gpt_neox", "gpt2", "llama", "qwen3"])
+def test_no_pass_of_a_training_asks_for_a_value_so_that_no_host_waits_for_its_gpu(architecture):
+    """Seen: transformers looked for packed texts in every pass."""
+    model = network(architecture).train().to("meta")  # which has none
+    language.block_losses(model, torch.zeros(2, 17, dtype=torch.long, device="meta")).sum().backward()
+
+
 # ----------------------------------------------------------------------------------------------- memory
 
 
-def kept_for_backward(model, tokens: torch.Tensor, bf16: bool) -> int:
-    """Bytes that autograd keeps between the forward and the backward pass, weights left out."""
-    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept = {}
-
-    def keep(tensor):
-        if tensor.untyped_storage().data_ptr() not in weights:
-            kept[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address is used twice
-        return tensor
-
-    with (
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
-        torch.autocast("cpu", torch.bfloat16, enabled=bf16),
-    ):
-        language.block_losses(model, tokens).mean()
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+def kept(model, tokens: torch.Tensor, bf16: bool) -> int:
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        return kept_for_backward(model, lambda: language.block_losses(model, tokens).mean())
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -301,7 +297,7 @@ def test_the_memory_estimate_is_what_a_backward_pass_keeps_at_least(architecture
     settings = Execution(micro_batch_examples=64)
     parts = memory.training_memory(model, 16, settings)
     tokens = torch.randint(0, 61, (64, 17))
-    measured = kept_for_backward(model, tokens, bf16)
+    measured = kept(model, tokens, bf16)
     logits = parts["logits of a micro-batch"] * (4 + bf16) // memory.LOGITS_BYTES  # the rest lives for a moment only
     estimate = parts["activations of all layers"] + logits
     assert estimate <= measured <= 4 * estimate
@@ -314,7 +310,7 @@ def test_with_checkpointing_the_estimate_is_the_layers_inputs_exactly():
     settings = Execution(micro_batch_examples=64, gradient_checkpointing=True)
     tokens = torch.randint(0, 61, (64, 17))
     two, four = (memory.training_memory(m, 16, settings)["inputs of all layers"] for m in (model, deeper))
-    assert four - two == kept_for_backward(deeper, tokens, False) - kept_for_backward(model, tokens, False)
+    assert four - two == kept(deeper, tokens, False) - kept(model, tokens, False)
 
 
 def test_the_parts_of_the_memory_estimate_by_hand(monkeypatch):
@@ -360,6 +356,19 @@ def test_a_model_that_does_not_fit_is_refused_with_its_parts_and_what_to_change(
         BadInput, match=rf"training [\d,]+ parameters needs at least .*{parts}.*this cpu has .*{advice}"
     ):
         memory.require_memory(model, 16, execution)
+
+
+def test_a_micro_batch_that_may_be_halved_is_told_and_not_refused(monkeypatch, caplog):
+    model, eight = tiny_model(), Execution(fit_memory=True)
+    of_one = eight.model_copy(update={"micro_batch_examples": 1})
+    need, least = (sum(memory.training_memory(model, 16, how).values()) for how in (eight, of_one))
+    monkeypatch.setattr(memory, "memory_bytes", lambda _: least)
+    with caplog.at_level(logging.WARNING, "ratchet"):
+        assert sum(memory.require_memory(model, 16, eight).values()) == need > least
+    assert "needs at least" in caplog.text and "(execution.fit_memory)" in caplog.text
+    monkeypatch.setattr(memory, "memory_bytes", lambda _: least - 1)
+    with pytest.raises(BadInput, match="needs at least"):
+        memory.require_memory(model, 16, eight)
 
 
 def test_base_checks_the_memory_before_it_trains_and_keeps_the_estimate_out_of_its_result(tmp_path, monkeypatch):

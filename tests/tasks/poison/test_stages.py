@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 from deployments.dag.page import load_page
 from deployments.dag.walk import Handle
 from storage.errors import BadInput, CheckFailed
-from storage.records import read_records
+from storage.records import RecordParts
 from storage.run_directory import RunDirectory
 from tasks.attacks.poisoning import VERSION, Manifest, queries_of
 from tasks.language.classifiers import kept_classifier
@@ -24,6 +26,7 @@ from tasks.poison.fit import numbers_of
 from tasks.poison.influence import task_of
 from tasks.poison.report import not_shown, verdict
 from tasks.stage.attempt import attempt
+from tasks.stage.run import StageRun
 from tests.docs.pages import PAGES
 from tests.tasks.poison.tiny import SMOKE, finished
 from tests.tasks.tiny import what_must_be_equal
@@ -205,6 +208,35 @@ def test_a_row_alone_and_in_a_padded_batch_gives_the_same_logits_and_losses() ->
             torch.testing.assert_close(model(alone)[0], model(ids)[place])
 
 
+def test_scores_that_are_broken_off_after_each_part_make_none_twice_and_heed_a_stop_within(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hours of a T5's scores were lost by a kill, and a stop was heeded after the last of them alone."""
+    handle, written = finished().handles["poison-scores (seed 0)"], list[str]()
+    copy = RunDirectory(tmp_path, "copy", handle.run.stage, handle.run.fingerprint)
+    given, write = {role: source.as_input() for role, source in handle.inputs.items()}, RecordParts.write
+
+    def then_die(parts: RecordParts, key: str, rows: Any) -> None:
+        write(parts, key, rows)
+        written.append(key)
+        raise MemoryError("killed")
+
+    def then_stop(self: StageRun, *of: Any, **more: Any) -> None:
+        if len(ends) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        step(self, *of, **more)
+
+    ends: list[str] = []
+    step = StageRun.step
+    monkeypatch.setattr(RecordParts, "write", then_die)
+    monkeypatch.setattr(StageRun, "step", then_stop)
+    while not ends or ends[-1] != "finished":
+        ends.append(attempt(handle.stage, handle.config, copy, given).end_state)
+    assert len(written) == len({*written}) == 8 and ends == ["crashed", "sigterm", *["crashed"] * 7, "finished"]
+    ours, theirs = ((run.path / "records.parquet").read_bytes() for run in (copy, handle.run))
+    assert ours == theirs
+
+
 def test_a_training_that_is_broken_off_again_and_again_ends_with_the_same_bytes_and_snapshots(tmp_path: Path) -> None:
     handle, copy, ends = again(VICTIM, tmp_path, max_steps_per_run=40)
     assert ends == ["out_of_time", "out_of_time", "finished"]
@@ -279,9 +311,9 @@ def test_the_stages_of_the_study_are_described() -> None:
 
 
 def test_scores_hold_every_training_row_once() -> None:
-    rows = list(read_records(finished().path("poison-scores (seed 0)") / "records.parquet"))
     manifest = Manifest.read(finished().path("poison-poison (seed 0)"))
-    assert [row["row_id"] for row in rows] == [row["row_id"] for row in manifest.train]
+    scores = scores_of(finished().input("poison-scores (seed 0)"), manifest)
+    assert {len(values) for of in scores.values() for values in of.values()} == {len(manifest.train)}
     manifest.train.append(manifest.test[0])
     with pytest.raises(CheckFailed, match="each training row once"):
         scores_of(finished().input("poison-scores (seed 0)"), manifest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,15 +41,20 @@ def answer_of_the_victim(stages: Stages) -> None:
         row["clean"] = "another"
 
 
+def of_the_victim(stages: Stages) -> list[dict[str, Any]]:
+    rows = stages["scores-0"]["rows"]
+    return [row for row in rows if (row["model"], row["method"]) == ("victim", "ekfac")]
+
+
 def scores_of_the_truth(stages: Stages) -> None:
     poisoned = {row["row_id"] for row in stages["data-0"]["rows"] if row["split"] == "train" and row["changed"]}
-    for row in stages["scores-0"]["rows"]:
-        row["victim.ekfac"] = float(row["row_id"] in poisoned)
+    for row in of_the_victim(stages):
+        row["score"] = float(row["row_id"] in poisoned)
 
 
 def scores_a_little_higher(stages: Stages) -> None:
-    for row in stages["scores-0"]["rows"]:
-        row["victim.ekfac"] *= 1.5
+    for row in of_the_victim(stages):
+        row["score"] *= 1.5
 
 
 def untrained_weights(role: str, path: Path) -> None:
@@ -101,9 +107,9 @@ REFUSED: list[tuple[str, Edit, Change, str]] = [
         other_rows_removed,
         "the rows called detected are the first ones by their scores, seed 0: measured",
     ),
-    ("audit", scores_of_the_truth, unchanged, "the AUROC of victim.ekfac, seed 0"),
+    ("audit", scores_of_the_truth, unchanged, "auroc of victim.ekfac, seed 0"),
     ("audit", scores_a_little_higher, unchanged, "the score ekfac of"),
-    ("audit", edited("found-0", {"found.victim.loss.auroc": 0.99}), unchanged, "the AUROC of victim.loss, seed 0"),
+    ("audit", edited("found-0", {"found.victim.loss.auroc": 0.99}), unchanged, "auroc of victim.loss, seed 0"),
     ("audit", answer_of_the_victim, unchanged, "the answer of victim-0 to"),
     ("audit", nothing, untrained_weights, "victim"),
 ]

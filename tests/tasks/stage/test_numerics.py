@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import shutil
@@ -74,6 +76,49 @@ def test_a_gpu_writes_no_memory_twice_and_torch_reads_the_environment_once() -> 
     (a @ a).sum().backward()  # on another thread, with a handle of its own
 
 
+def test_an_attempt_says_on_what_it_works_and_a_gpu_all_that_matters_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy_attempt(tmp_path, ToyConfig(), max_steps_per_run=1)
+    record = durable.read_json(toy_directory(tmp_path, ToyConfig()).attempts / "0001.json")
+    assert record["hardware"].startswith("CPU with ") and f", torch {torch.__version__} " in record["hardware"]
+    (driver := tmp_path / "version").write_text("NVRM version: NVIDIA UNIX Kernel Module for x86_64  580.159.04 R\n")
+    monkeypatch.setattr(numerics, "DRIVER", driver)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    for name, value in {
+        "is_available": True,
+        "get_device_name": "NVIDIA H100 80GB HBM3",
+        "get_device_capability": (9, 0),
+        "mem_get_info": (78 << 30, 80 << 30),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    line = numerics.machine(Numerics(), Execution(device="cuda"))
+    assert line.startswith(
+        "NVIDIA H100 80GB HBM3, 78.0 of 80.0 GiB free, compute capability 9.0, driver 580.159.04, torch"
+    )
+    assert line.endswith(" for CUDA 13.0") and numerics.machine(Numerics(torch=False), Execution()) == ""
+
+
+@pytest.mark.parametrize(
+    ("built_for", "says"),
+    [
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None", True),
+        ("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None", False),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = '7.1'", False),
+    ],
+)
+def test_a_torch_that_was_built_without_cuda_is_known_from_its_files(
+    built_for: str, says: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "version.py").write_text(f"__version__ = '2.13.0'\n{built_for}\n")
+    spec = importlib.machinery.ModuleSpec("torch", None, origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
+    assert bool(numerics.without_cuda()) == says
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BadInput, match="built without CUDA: install" if says else "torch finds no GPU here"):
+        numerics.device(Execution(device="cuda"))
+
+
 @pytest.mark.parametrize("stage", ["setup", "aggregate"])
 def test_a_stage_that_uses_no_torch_does_not_import_it(stage: str, tmp_path: Path) -> None:
     finished = finished_study().copy(tmp_path / "runs")
@@ -117,7 +162,7 @@ def test_cuda_without_a_gpu_is_bad_input_and_auto_takes_the_cpu(device: Any, mon
     if device == "auto":
         assert numerics.prepare(Numerics(), execution, 0)["device"] == "cpu"
     else:
-        with pytest.raises(BadInput, match="torch finds no GPU here"):
+        with pytest.raises(BadInput, match=r"torch finds no GPU here|was built without CUDA"):
             numerics.prepare(Numerics(), execution, 0)
 
 

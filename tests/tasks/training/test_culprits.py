@@ -14,11 +14,11 @@ from torch import nn
 
 from storage import durable
 from storage.errors import BadInput, NumericalFailure
+from tasks.stage.generators import generator_tensors
 from tasks.stage.outcome import outcome_of
 from tasks.training import culprits as module
 from tasks.training.culprits import FOLDER, FailedStep, Step, find_culprits, locate, tensors_of
 from tasks.training.replay import replay
-from tasks.training.state import generator_tensors
 from tests.conftest import REPOSITORY
 from tests.tasks.tiny import SEEN, ToyBatch, ToyConfig, toy_attempt, toy_directory, toy_problem
 

@@ -9,6 +9,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from tasks.training import loader
 from tasks.training.budget import Budget
 from tasks.training.loader import micro_batches
 from tasks.training.order import example_at
@@ -26,6 +27,15 @@ def read(after_step=0, workers=0, size=4, batch=lambda indices, epoch: indices *
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_workers_change_nothing_in_what_is_read(workers):
     assert read(workers=workers) == read()
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4, 64])
+def test_windows_that_are_put_in_order_together_are_those_of_each_alone(at_once, monkeypatch):
+    monkeypatch.setattr(loader, "WINDOWS_AT_ONCE", at_once)
+    for step in (1, 5, 6, 7, 12, 18, 2):
+        epoch, first, count = PLAN.window(step)
+        alone = example_at(9, epoch, np.arange(first, first + count), PLAN.examples)
+        assert loader.examples_of(PLAN, example_at, 9, step).tolist() == alone.tolist()
 
 
 def test_a_continuation_reads_what_would_have_come_next():

@@ -87,8 +87,8 @@ def test_each_example_is_read_once_in_an_epoch_and_in_another_order_in_the_next(
     assert read[:45] != read[45:]
 
 
-def test_the_order_of_a_window_is_made_once(tmp_path, monkeypatch):
-    """It was made a second time for weights that no example had: half a millisecond of each step."""
+def test_no_example_is_put_in_order_twice(tmp_path, monkeypatch):
+    """Seen: a second time for weights that no example had, and window by window: half a millisecond of each step."""
     from tests.tasks import tiny
 
     asked = []
@@ -101,7 +101,7 @@ def test_the_order_of_a_window_is_made_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tiny, "toy_problem", counted)
     toy_attempt(tmp_path, TOY)
-    assert len(asked) == STEPS
+    assert [len(place[2]) for place in asked] == [TOY.examples] * 2
 
 
 # ------------------------------------------------------------------------------------------ continuation
@@ -241,7 +241,7 @@ def test_metrics_altered_before_the_checkpoint_begin_nothing_anew_unasked(tmp_pa
     whole, kept = run.metrics_file.read_bytes(), sorted(run.checkpoints.iterdir())
     run.metrics_file.write_bytes(b" " + whole[1:])
     refused = toy_attempt(tmp_path, TOY)
-    assert refused.end_state == "check_failed" and "metrics.jsonl was altered before byte" in refused.message
+    assert refused.end_state == "check_failed" and "metrics.jsonl has other rows before byte" in refused.message
     assert sorted(run.checkpoints.iterdir()) == kept
     run.metrics_file.write_bytes(whole)
     toy_attempt(tmp_path, TOY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -41,8 +42,9 @@ budget = tiny.ToyConfig().budget.model_copy(update={"epochs": 1.0, "effective_ba
 config = tiny.ToyConfig(budget=budget, examples=16)
 for micro_batch in sys.argv[2:]:
     if not os.fork():
-        folder = Path(sys.argv[1]) / micro_batch
-        outcome = tiny.toy_attempt(folder, config, micro_batch_examples=int(micro_batch))
+        folder, halve = Path(sys.argv[1]) / micro_batch, micro_batch == "halved"
+        size = 16 if halve else int(micro_batch)
+        outcome = tiny.toy_attempt(folder, config, micro_batch_examples=size, fit_memory=halve)
         print(outcome.end_state, outcome.exit_code, outcome.message, flush=True)
         os._exit(0)
     assert os.wait()[1] == 0
@@ -50,20 +52,28 @@ for micro_batch in sys.argv[2:]:
 
 
 def test_a_micro_batch_that_does_not_fit_ends_with_the_setting_and_what_fits(tmp_path):
-    command = [sys.executable, "-c", TOO_LARGE, str(tmp_path), "16", "1"]
+    command = [sys.executable, "-c", TOO_LARGE, str(tmp_path), "16", "1", "halved"]
     done = subprocess.run(command, cwd=REPOSITORY, timeout=300, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    message, as_it_says = done.stdout.splitlines()
+    message, as_it_says, halved = done.stdout.splitlines()
     assert message.startswith("check_failed 1 check failed: a micro-batch fits in memory: measured ")
     fits = int(re.search(r"set execution.micro_batch_examples \(now 16\) to (\d+) or less", message)[1])
     assert 1 <= fits < 16
     assert "the effective batch stays as it is" in message and "execution.gradient_checkpointing=true" in message
-    assert as_it_says.startswith("finished")
+    assert "execution.fit_memory=true" in message
+    assert as_it_says.startswith("finished") and halved.startswith("finished")
+    (changes,) = [
+        json.loads(file.read_text())["numerics_changes"] for file in tmp_path.glob("halved/*/*/*/result.json")
+    ]
+    assert [change["micro_batch_examples"] for change in changes] in ([8], [8, 4], [8, 4, 2])
 
 
-@pytest.mark.parametrize("message", ["shape '[3]' is invalid", "CUDA error: an illegal memory access"])
+LOOK_LIKE_IT = ["shape '[3]' is invalid", "CUDA error: an illegal memory access", "can't allocate memory for 3 seats"]
+
+
+@pytest.mark.parametrize("message", LOOK_LIKE_IT)
 def test_other_errors_stay_what_they_are(message):
-    with pytest.raises(RuntimeError, match=re.escape(message)), explain_out_of_memory(nn.Linear(2, 2), Execution()):
+    with pytest.raises(RuntimeError, match=re.escape(message)), explain_out_of_memory(nn.Linear(2, 2), Execution(), 8):
         raise RuntimeError(message)
 
 
@@ -72,8 +82,7 @@ def test_a_gpu_s_words_are_understood_and_a_single_example_is_not_halved():
     error = torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 1 GiB"
     )
-    one = Execution(micro_batch_examples=1)
-    with pytest.raises(CheckFailed) as caught, explain_out_of_memory(nn.Linear(2, 2), one):
+    with pytest.raises(CheckFailed) as caught, explain_out_of_memory(nn.Linear(2, 2), Execution(), 1):
         raise error
     assert float(re.search(r"measured ([0-9.]+) GiB needed", str(caught.value))[1]) > 2.5
     assert "micro_batch_examples" not in caught.value.advice

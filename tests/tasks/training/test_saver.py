@@ -71,7 +71,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_an_interval_of_secon
         saver.save()
         assert not saver.due()  # one in flight
         gate.set()
-        while run.checkpoints.furthest() != 1:
+        while run.checkpoints.progress() != 1:
             time.sleep(0.01)
         state.position.step = 2
         saver._thread.join()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.training.budget import Budget
+from tasks.training.budget import Budget, LearningGate
 from tasks.training.schedule import Schedule
 
 
@@ -67,3 +67,26 @@ def test_no_step_has_a_rate_of_zero():
 )
 def test_every_epoch_s_end_and_the_last_step_are_validated(epochs, parts, steps):
     assert schedule(epochs=epochs, validations_per_epoch=parts).validation_steps == steps
+
+
+@pytest.mark.parametrize("examples", [100, 101, 240, 1_000])
+@pytest.mark.parametrize("share", [0.98, 0.75, 0.5, 0.013])
+def test_a_training_on_a_share_of_the_examples_reaches_the_gate_that_the_whole_one_reached(examples, share):
+    """Seen: trainings without the rows that were found had 30 steps and a gate at step 36, and ended the study."""
+    whole = Budget(epochs=3, effective_batch_examples=8, not_learning=LearningGate(max_ratio=1.0, by_step=1))
+    last = Schedule(whole, examples).total_steps
+    asked = whole.model_copy(update={"not_learning": LearningGate(max_ratio=1.0, by_step=last)})
+    fewer = asked.of_a_share(share)
+    assert fewer.not_learning is not None
+    assert 1 <= fewer.not_learning.by_step <= Schedule(fewer, max(1, round(share * examples))).total_steps
+    in_steps = asked.model_copy(update={"epochs": None, "steps": last})
+    assert in_steps.of_a_share(share) == in_steps
+
+
+def test_the_work_of_another_budget_is_added_in_examples() -> None:
+    of = {"effective_batch_examples": 64}
+    assert Budget(epochs=0.5).with_work_of(Budget(epochs=3.0)) == Budget(epochs=3.5)
+    both = Budget(steps=10, **of).with_work_of(Budget(steps=21))
+    assert both == Budget(steps=10 + 11, **of)
+    with pytest.raises(ValueError, match="one budget has epochs and the other steps"):
+        Budget(epochs=1.0).with_work_of(Budget(steps=21))

@@ -81,6 +81,19 @@ def test_all_that_stands_against_a_study_is_told_at_once_each_cause_once_with_it
     assert len(lines) == 7 and not [*tmp_path.iterdir()], "and nothing was begun"
 
 
+def test_a_torch_without_cuda_for_jobs_on_a_gpu_is_told_before_they_are_submitted(
+    at_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = a_study(tmp_path, {"all": {"memory_gb": 1}})
+    monkeypatch.setattr(preflight, "without_cuda", lambda: "no CUDA")
+    assert checked(study).refusal == ""
+    how = study.study.execution.model_copy(update={"device": "cuda"})
+    on_gpu = SlurmStudy(study.page, study.study.model_copy(update={"execution": how}), study.site, tmp_path)
+    assert "toy-training: no CUDA" in checked(on_gpu).refusal
+    elsewhere = study.site.model_copy(update={"python": "/opt/cuda/bin/python"})
+    assert "no CUDA" not in checked(SlurmStudy(study.page, on_gpu.study, elsewhere, tmp_path)).refusal
+
+
 def test_the_environment_that_counts_is_the_worker_s(
     at_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

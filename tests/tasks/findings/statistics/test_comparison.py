@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.findings.statistics.comparison import arm_mean, compare, compare_together, require_comparable, seeds_needed
+from tasks.findings.statistics.comparison import (
+    arm_mean,
+    compare,
+    compare_together,
+    judge_with_sources,
+    require_comparable,
+    seeds_needed,
+)
+from tasks.findings.statistics.seeds import over_seeds
 
 RECORDED = {"none": (9.69245e-3, 2.15e-5), "random": (9.73053e-3, 5.96e-5), "adversarial": (9.77702e-3, 2.33e-5)}
 """Mean and standard deviation (ddof 0) of ten seeds an arm, as the recorded study has them."""
@@ -170,3 +178,19 @@ def test_equal_values_are_compared_where_they_may_be_equal() -> None:
         compare_together({"": values}, [("b", "a")], 0.95, 3)
     (found,) = compare_together({"": values}, [("b", "a")], 0.95, 3, allow_equal=True)[""]
     assert found.mean == pytest.approx(0.1 / 3)
+
+
+def test_what_seeds_agree_on_is_not_shown_where_other_sources_would_differ() -> None:
+    """Three seeds that say nearly the same of few texts know little of other texts."""
+    values = {"a": {"0": 1.0, "1": 1.01, "2": 0.99}, "b": {"0": 2.0, "1": 2.02, "2": 2.01}}
+    rows = compare(values, [("a", "b"), ("b", "a")], 0.95, 3)
+    assert rows[0].better and rows[1].worse
+    sure, unsure = (
+        [[np.array([-1.0, *others]) / 4, np.full(4, 0.25)] for others in ((-1, -1, -1 - seed), (-9, 8, -2 + seed))]
+        for seed in (0.01, 0.02)
+    )
+    for columns, shown in (([sure[0], unsure[0], sure[0]], True), ([sure[1], unsure[1], sure[1]], False)):
+        of = over_seeds(lambda total, count: total / count, columns, 0.95)
+        again = judge_with_sources(rows, {0: of}, 0.95, 3)
+        assert again[0].better == shown and (again[0].interval, again[0].p) == (of.interval, of.p_value)
+        assert again[1].worse and again[1].interval == rows[1].interval

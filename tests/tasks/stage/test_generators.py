@@ -9,7 +9,7 @@ import torch
 
 from storage import locks
 from storage.checkpoints import Checkpoints
-from tasks.training import state
+from tasks.stage import generators
 
 
 def drawn() -> list[float]:
@@ -21,10 +21,11 @@ def test_every_generator_goes_on_from_a_checkpoint(tmp_path):
     try:
         checkpoints = Checkpoints(tmp_path / "checkpoints", {}, lock)
         drawn()
-        checkpoints.save(1, {"rng": state.generator_tensors(False)}, {"rng": state._generator_numbers()})
+        checkpoints.save(1, {"rng": generators.generator_tensors(False)}, {"rng": generators.generator_numbers()})
         expected = drawn()
         assert drawn() != expected
-        state._load_generators(checkpoints.verified(1))
+        saved = checkpoints.verified(1)
+        generators.load_generators(saved.tensors("rng"), saved.state["rng"])
         assert drawn() == expected
     finally:
         lock.release()

@@ -1,0 +1,200 @@
+"""A study written as functions: a stage is a function whose parameters are its configuration, the study calls them.
+
+    @stage(needs="cpu", torch=False)
+    def throw(run, seed: int, throws: Annotated[int, knob("How often the die is thrown.", ge=1)] = 6000): ...
+
+    @study
+    def dice():
+        throw()
+
+It is a thin layer: a stage becomes a `Stage` with a configuration, a study a page, as if they were written by hand.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, get_args, get_type_hints
+
+from deployments.dag.walk import Dispatcher, Handle
+from deployments.study_flow import study_flow
+from storage.errors import BadInput, did_you_mean
+from tasks.stage.configuration import scientific
+from tasks.stage.numerics import Numerics
+from tasks.stage.run import Needs, Stage, StageRun
+from tasks.stage.study import StageConfiguration, StudyBase
+
+_WALKED: ContextVar[tuple[StudyBase, Dispatcher]] = ContextVar("walked")
+"""The study whose page is walked now, and what its stage calls are given to."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """What a parameter's annotation says of it beside its type."""
+
+    description: str
+    limits: dict[str, Any]
+
+
+def knob(description: str, **limits: Any) -> Knob:
+    """For `Annotated[int, knob("Pictures of each digit.", ge=10)]`: what people read, and limits as in pydantic."""
+    return Knob(description, limits)
+
+
+@dataclass(frozen=True)
+class FunctionStage(Stage):
+    """A stage that is a function; called in a study it is a stage call, called by an attempt it does the work."""
+
+    written: Callable[..., Any] = field(kw_only=True)
+    reads: tuple[str, ...] = field(kw_only=True)
+    """Parameters for finished stages: those without an annotation."""
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        if given and isinstance(given[0], StageRun):
+            return self._work(*given, **named)
+        try:
+            study, dispatch = _WALKED.get()
+        except LookupError:
+            raise BadInput(f"{self.written.__name__}() is a stage: call it in a function with @study") from None
+        for name in named.keys() - (known := _parameters(self.written)).keys():
+            raise BadInput(
+                f"the stage {self.written.__name__} has no parameter {name!r}; {did_you_mean(name, known)}it has "
+                f"{', '.join(known)}"
+            )
+        return self._dispatched(study, dispatch, inspect.signature(self.written).bind_partial(None, *given, **named))
+
+    def _dispatched(self, study: StudyBase, dispatch: Dispatcher, call: inspect.BoundArguments) -> Handle:
+        given = dict([*call.arguments.items()][1:])
+        inputs = {
+            role: handle for name in self.reads if name in given for role, handle in _roles(name, given.pop(name))
+        }
+        told = ", ".join(f"{name} {value}" for name, value in given.items() if isinstance(value, str | int | float))
+        return dispatch(self, self.config.of(study, **{"cell": told} | given), **inputs)
+
+    def _work(self, run: StageRun, config: StageConfiguration, **inputs: Any) -> Any:
+        values = {name: getattr(config, name) for name in _parameters(self.written) if name not in self.reads}
+        return self.written(run, **values, **{name: _given(name, inputs) for name in self.reads})
+
+    @property
+    def __code__(self) -> Any:
+        return self.written.__code__
+
+    @property
+    def __name__(self) -> str:
+        return self.written.__name__
+
+
+def stage(
+    *, needs: Needs = "training", version: int = 1, torch: bool = True, packages: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], FunctionStage]:
+    """Makes a function a stage. Its first parameter is the run; of the others those without an annotation are finished
+    stages (or a list or dictionary of such), those with one its configuration.
+
+    A parameter with a default is a key of the study too, one without is given in each call, but for `seed`, which the
+    study has. Without `torch` the stage uses none; `packages` are those on whose version its bytes depend.
+    """
+
+    def make(function: Callable[..., Any]) -> FunctionStage:
+        hints = get_type_hints(function, include_extras=True)
+        parameters = _parameters(function)
+        fields = {
+            name: _field(function, parameter, hints[name]) for name, parameter in parameters.items() if name in hints
+        }
+        name = f"{function.__module__.rpartition('.')[2]}-{function.__name__}".replace("_", "-")
+        numerics = Numerics(StageConfiguration.numerics.fields if torch else (), packages, torch)
+        config = _class(f"{function.__name__}_configuration", StageConfiguration, function, fields, numerics=numerics)
+        reads = tuple(name for name in parameters if name not in hints)
+        work = f"{function.__module__}:{function.__name__}"
+        return FunctionStage(name, config, work, version, needs, written=function, reads=reads)
+
+    return make
+
+
+def study(function: Callable[..., Any]) -> Any:
+    """Makes a function, called like its file, a study: it calls the stages, and returns the one whose answer is shown.
+
+    The keys of the study are its own parameters and those of the file's stages that have a default; `seed`, `execution`
+    and `name` come with every study.
+    """
+    if function.__name__ != (stem := function.__module__.rpartition(".")[2]):
+        raise BadInput(f"the function with @study is called {function.__name__}(): call it {stem}(), like its file")
+    hints, own = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
+    module = vars(sys.modules[function.__module__])
+    fields = {name: _field(function, parameter, hints.get(name, Any)) for name, parameter in own.items()}
+    of: dict[str, str] = dict.fromkeys(fields, function.__name__)
+    for each in [value for value in module.values() if isinstance(value, FunctionStage)]:
+        hinted = get_type_hints(each.written, include_extras=True)
+        for name, parameter in _parameters(each.written).items():
+            if name not in hinted or parameter.default is inspect.Parameter.empty or name in StudyBase.model_fields:
+                continue
+            key = _field(each.written, parameter, hinted[name])
+            if name in fields and (fields[name][0], fields[name][1].default) != (key[0], key[1].default):
+                raise BadInput(
+                    f"{each.written.__name__} and {of[name]} both have {name}, with other types or defaults, and the "
+                    "study has one key of that name: rename one, or give one no default and its value in the call"
+                )
+            fields.setdefault(name, key)
+            of.setdefault(name, each.written.__name__)
+    model = _class("Study", StudyBase, function, fields)
+
+    @functools.wraps(function)
+    def page(study: StudyBase, stage: Dispatcher) -> Any:
+        token = _WALKED.set((study, stage))
+        try:
+            return function(**{name: getattr(study, name) for name in own})
+        finally:
+            _WALKED.reset(token)
+
+    page.__annotations__ = {"study": model, "stage": Dispatcher}
+    page.__signature__ = inspect.signature(lambda study, stage: None)  # type: ignore[attr-defined]
+    module["page"] = page
+    return study_flow(page)
+
+
+def _class(name: str, base: type[Any], function: Callable[..., Any], fields: dict[str, Any], **more: Any) -> type[Any]:
+    """A configuration with these fields, which the function's module names, so that a run directory can be reopened."""
+    annotations = {key: kind for key, (kind, _) in fields.items()} | {key: ClassVar[Any] for key in more}
+    space = {key: value for key, (_, value) in fields.items()} | more
+    made = type(name, (base,), space | {
+        "__annotations__": annotations, "__module__": function.__module__, "__doc__": inspect.getdoc(function) or name,
+    })  # fmt: skip
+    vars(sys.modules[function.__module__])[name] = made
+    return made
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """All but the first, which is the run."""
+    return dict([*inspect.signature(function).parameters.items()][1:])
+
+
+def _field(function: Callable[..., Any], parameter: inspect.Parameter, hint: Any) -> tuple[Any, Any]:
+    """The type and the declaration of a parameter."""
+    kind, *notes = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
+    knob_ = next(
+        (note for note in notes if isinstance(note, Knob)), Knob(f"{parameter.name} of {function.__name__}.", {})
+    )
+    default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+    return kind, scientific(default, description=knob_.description, **knob_.limits)
+
+
+def _roles(name: str, given: Any) -> list[tuple[str, Handle]]:
+    """A stage call by the name of the parameter; of several each by that and its number or key."""
+    if isinstance(given, dict):
+        return [(f"{name}_{key}", handle) for key, handle in given.items()]
+    if isinstance(given, list | tuple):
+        return [(f"{name}_{number}", handle) for number, handle in enumerate(given)]
+    return [(name, given)]
+
+
+def _given(name: str, inputs: dict[str, Any]) -> Any:
+    """What `_roles` took apart."""
+    if name in inputs:
+        return inputs[name]
+    several = {role.removeprefix(f"{name}_"): given for role, given in inputs.items() if role.startswith(f"{name}_")}
+    if several and all(key.isdigit() for key in several):
+        return [several[key] for key in sorted(several, key=int)]
+    return several

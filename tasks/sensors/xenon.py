@@ -1,0 +1,71 @@
+"""The detector: 4,760 light sensors on the faces of a box of xenon, with the numbers that the experiment gives them.
+
+The box stands in the place of a slice of a ring: u runs along its axis, v along the arc, w into the depth. The finer
+centre of the outer face (6 x 5) takes the place of 4 x 3 sensors, so that the face has 24 x 9 + 18. The recorded code
+reads the numbers of that face as rows of 24; those of its centre are neighbours only in rows of nine, as here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from tasks.sensors.faces import Face, hexagonal, neighbours
+
+SENSORS, INNER = 4760, 4092
+HALF_U, HALF_V, DEPTH = 33.0, 70.0, 38.5
+"""Half the width and half the length of the box, and its depth, in cm."""
+LOWS, HIGHS = np.array([-HALF_U, -HALF_V, 0.0]), np.array([HALF_U, HALF_V, DEPTH])
+SMALL, LARGE = 1.44, 16.6
+"""Sensitive areas of the sensors of the inner face, and of the others, in cm^2."""
+ROWS = (11, 12, 11, 12, 13, 14)
+"""Sensors in the rows of a hexagonal face."""
+
+
+@dataclass(frozen=True)
+class Detector:
+    """Its faces; of each sensor its place in cm and the normal of its face [S, 3], its area in cm^2 [S], and the
+    numbers of its neighbours [S, K], filled up with S."""
+
+    faces: dict[str, Face]
+    places: np.ndarray
+    normals: np.ndarray
+    areas: np.ndarray
+    near: np.ndarray
+
+
+@cache
+def detector() -> Detector:
+    pairs, shares = hexagonal(ROWS)
+    faces = {
+        "inner": Face(np.arange(INNER).reshape(93, 44), (1, 0, 2), 0.0, 1.0, (3, 4)),
+        "outer": Face(_outer(), (1, 0, 2), DEPTH, -1.0, (3, 5)),
+        "upstream": Face(4308 + np.arange(144).reshape(24, 6), (1, 2, 0), -HALF_U, 1.0),
+        "downstream": Face(4452 + np.arange(144).reshape(24, 6), (1, 2, 0), HALF_U, -1.0),
+        "top": Face(4596 + np.arange(73), (2, 0, 1), HALF_V, -1.0, pairs=pairs, shares=shares),
+        "bottom": Face(4669 + np.arange(73), (2, 0, 1), -HALF_V, 1.0, pairs=pairs, shares=shares),
+    }
+    places, normals = np.zeros((SENSORS, 3)), np.zeros((SENSORS, 3))
+    for face in faces.values():
+        sensors, middles = face.middles()
+        for axis, middle in zip(face.axes, middles, strict=False):
+            places[sensors, axis] = LOWS[axis] + middle * (HIGHS - LOWS)[axis]
+        places[sensors, face.axes[2]], normals[sensors, face.axes[2]] = face.plane, face.normal
+    areas = np.where(np.arange(SENSORS) < INNER, SMALL, LARGE)
+    return Detector(faces, places, normals, areas, neighbours(faces.values(), SENSORS))
+
+
+def _outer() -> np.ndarray:
+    """24 x 9 sensors of 3 x 5 cells; in the centre, in the place of 4 x 3 of them, 6 x 5 of 2 x 3 cells: [72, 45].
+
+    Of these 30 twelve have the numbers of the coarse sensors there, the others those from 4742 on.
+    """
+    coarse = INNER + np.arange(216).reshape(24, 9)
+    centre = np.zeros((6, 5), dtype=np.int64)
+    centre[np.ix_((0, 2, 3, 5), (0, 2, 4))] = coarse[10:14, 3:6]
+    centre[centre == 0] = 4742 + np.arange(18)
+    cells = coarse.repeat(3, 0).repeat(5, 1)
+    cells[30:42, 15:30] = centre.repeat(2, 0).repeat(3, 1)
+    return cells

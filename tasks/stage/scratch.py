@@ -1,0 +1,161 @@
+"""The folder that code of others writes to, and its checkpoints: one is gone on from only if every byte is as it was.
+
+Whoever writes a checkpoint may be killed within it, and nothing in the folder says so. So one is known by a list of
+the digests of its files, which is made when it is whole, and kept as a checkpoint of the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from storage import reading
+from storage.checkpoints import Checkpoint, Checkpoints
+
+QUIET_SECONDS = 3.0
+"""A checkpoint in which nothing changes for so long counts as whole; so does one of which there is a later one."""
+LISTED = 2
+"""The newest that are listed: two, since the newest may be damaged."""
+COPIES = ".copies"
+
+
+class ScratchCheckpoints:
+    """The files or folders in `folder` that match `pattern`, such as `checkpoint-*` or `last.pt`.
+
+    The last number in a name is its step. What has none is written over and over: each state of it is copied. The files
+    of one with a number get a second name, since whoever wrote them may remove the first when it writes a later one.
+    """
+
+    def __init__(
+        self, folder: Path, pattern: str, checkpoints: Checkpoints, done: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`done` says how many steps are done, where names do not."""
+        self._folder, self._pattern, self._checkpoints, self._done = folder, pattern, checkpoints, done
+        self._changed: dict[Path, tuple[object, float]] = {}
+        self._listed: dict[Path, object] = {}
+        self.step, self._copied, self.state = 0, 0, dict[str, Any]()
+        """What `add` was told of the checkpoint that is gone on from."""
+
+    def newest(self) -> Path | None:
+        """The newest that verifies; what is on no list and may be torn is removed.
+
+        CheckFailed when all are damaged.
+        """
+        saved = self._checkpoints.newest_verified(self._require_whole)
+        self.state = saved.state if saved else {}
+        self.step = saved.step if saved else 0
+        newest, done = (self._folder / saved.state["scratch"], saved.step) if saved else (None, -1)
+        for path in self._present() - {newest}:
+            if (step := _step(path)) is None or step > done:
+                _remove(path)
+        if newest is not None:
+            self._copied, copy = done, newest
+            newest = self._folder / copy.name
+            _copy(copy, newest)
+        self._listed = {path: _stamps(path) for path in self._present()}
+        return newest
+
+    def look(self, ended: bool = False) -> None:
+        """Lists those in which nothing has changed for a while; all, where their writer `ended` by itself."""
+        now, present = time.monotonic(), self._present()
+        latest = max((_step(path) or 0 for path in present), default=0)
+        for path in sorted(present, key=lambda path: (_step(path) or 0, path)):
+            stamps = _stamps(path)
+            if self._listed.get(path) == stamps:
+                continue
+            if self._changed.get(path, (None, 0.0))[0] != stamps:
+                self._changed[path] = (stamps, now)
+            whole = ended or 0 < (_step(path) or 0) < latest or now - self._changed[path][1] >= QUIET_SECONDS
+            if whole:
+                self.add(path)
+
+    def add(self, path: Path, **state: Any) -> None:
+        """Makes a checkpoint that is whole durable, and the list of its digests; of one that changes meanwhile none."""
+        stamps, step = _stamps(path), _step(path)
+        if step is None:
+            self._copied = step = max(self._copied + 1, self._done())
+        listed = self._folder / COPIES / str(step) / path.name
+        _copy(path, listed)
+        digests = {name: _digest(file) for name, file in _files(listed).items()}
+        if _stamps(path) == stamps:
+            name = listed.relative_to(self._folder).as_posix()
+            self._checkpoints.save(step, {}, state | {"scratch": name, "files": digests})
+            self._checkpoints.prune(LISTED)
+            self._listed[path] = stamps
+        copies = sorted((self._folder / COPIES).glob("*"), key=lambda copy: int(copy.name))
+        for copy in copies[:-LISTED]:
+            _remove(copy)
+
+    @property
+    def unlisted(self) -> str:
+        """Why a next attempt would begin anew; empty where it would not."""
+        if self._listed:
+            return ""
+        written = f"{self._pattern} changed again within {QUIET_SECONDS:g} s" if self._present() else "there is none"
+        return f"no checkpoint {self._pattern} is kept: {written}"
+
+    def _require_whole(self, checkpoint: Checkpoint) -> None:
+        path = self._folder / checkpoint.state["scratch"]
+        present = {name: _digest(file) for name, file in _files(path).items()}
+        if present != checkpoint.state["files"]:
+            raise ValueError(f"{path} is not what it was when it was whole")
+
+    def _present(self) -> set[Path]:
+        return {path for path in self._folder.glob(self._pattern) if not path.is_symlink()}
+
+
+def _step(path: Path) -> int | None:
+    """The last number in the name; None where there is none."""
+    numbers = re.findall(r"\d+", path.name)
+    return int(numbers[-1]) if numbers else None
+
+
+def _copy(path: Path, to: Path) -> None:
+    """Copies a checkpoint; of one whose name has a number each file is linked, where the disk knows that."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    if to.exists():
+        _remove(to)
+    each = shutil.copyfile if _step(path) is None else _link
+    shutil.copytree(path, to, copy_function=each) if path.is_dir() else each(path, to)
+
+
+def _link(path: str | Path, to: str | Path) -> None:
+    try:
+        os.link(path, to)
+    except OSError:
+        shutil.copyfile(path, to)
+
+
+def _files(path: Path) -> dict[str, Path]:
+    """The files of a checkpoint by name; of one that is a file, that."""
+    if not path.is_dir():
+        return {path.name: path}
+    return {file.relative_to(path).as_posix(): file for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def _stamps(path: Path) -> list[tuple[str, int, int]]:
+    try:
+        stamps = {name: file.stat() for name, file in _files(path).items()}
+    except FileNotFoundError:
+        return []  # it is being written, or removed
+    return [(name, stamp.st_size, stamp.st_mtime_ns) for name, stamp in stamps.items()]
+
+
+def _digest(file: Path) -> dict[str, Any]:
+    """Size and digest of a file, which is durable afterwards."""
+    with reading.opened(file) as opened:
+        os.fsync(opened.fileno())
+        digest = hashlib.file_digest(opened, xxhash.xxh3_128).hexdigest()
+    return {"size": file.stat().st_size, "xxh3_128": digest}
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()

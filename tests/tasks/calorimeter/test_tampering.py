@@ -1,0 +1,104 @@
+"""What was edited in a finished calorimeter study, every marker sealed again: each is refused by name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storage import durable
+from tasks.calorimeter.judge import PREDICTIONS
+from tests.tasks.calorimeter.tiny import SMOKE, finished
+from tests.tasks.resealed import AUDIT, Change, Edit, Stages, asked_again, edited, nothing, refused, unchanged
+
+
+def misses_less(stages: Stages) -> None:
+    for row in stages["mae-init-0"]["rows"]:
+        row["u_cm"] /= 2
+
+
+def fewer_errors(stages: Stages) -> None:
+    for row in stages["judged"]["rows"]:
+        row["mae_bright"] *= 0.9 if row["model"] == "inpaint-finetune-0" else 1.0
+
+
+def predictions(model: str, **edits: Callable[[dict[str, Any]], Any]) -> Change:
+    """Other predictions of a model."""
+
+    def change(role: str, path: Path) -> None:
+        if role == "judged":
+            rows = pq.read_table(path / PREDICTIONS).to_pylist()
+            for row in rows:
+                row.update({name: of(row) for name, of in edits.items()} if row["model"] == model else {})
+            pq.write_table(pa.Table.from_pylist(rows), path / PREDICTIONS)
+
+    return change
+
+
+fills_in_the_truth = predictions("inpaint-finetune-0", predicted=lambda row: row["photons"])
+worse_neighbours = predictions("inpaint-scratch-1", neighbours=lambda row: row["neighbours"] + 50.0)
+another_sensor_was_hidden = predictions("mae", sensor=lambda row: 4759 - row["sensor"])
+
+
+def weights_of_another(role: str, path: Path) -> None:
+    if role == "inpaint-frozen-0":
+        other = finished().path("calorimeter-inpaint (finetune, seed 0)")
+        shutil.copy(other / "model" / "model.safetensors", path / "model" / "model.safetensors")
+
+
+def another_normaliser(role: str, path: Path) -> None:
+    if role == "scratch-0":
+        file = path / "model" / "normaliser.json"
+        told = durable.read_json(file)
+        told["steps"][0]["offset"] = 2.9
+        durable.write_json(file, told)
+
+
+def file_of_another(role: str, path: Path) -> None:
+    if role == "export":
+        shutil.copy(path / "onnx" / "scratch-0.onnx", path / "onnx" / "scratch-1.onnx")
+
+
+REFUSED: list[tuple[str, Edit, Change, str]] = [
+    *(("report", edit, unchanged, said) for edit, said in AUDIT),
+    ("report", misses_less, unchanged, "the digest of the records of mae-init-0: measured"),
+    ("report", edited("raw-1", {"measures.u_cm": 0.1}), unchanged, "the measures of raw-1 follow from its records"),
+    (
+        "report",
+        edited("scratch-0", {"normaliser_digest": "0" * 64}),
+        unchanged,
+        "the normaliser of scratch-0: measured",
+    ),
+    ("report", edited("mae-init-1", {"taken": None}), unchanged, "mae-init-1 began with another model's encoder"),
+    ("report", nothing, weights_of_another, "the weights of model/ of inpaint-frozen-0: measured"),
+    ("report", nothing, file_of_another, "the exported file of scratch-1: measured"),
+    ("report", edited("mae", {"training.budget.learning_rate": 7.0}), unchanged, "with the configured budget"),
+    ("audit", misses_less, unchanged, "the central 68 % of u_cm by mae-init-0"),
+    ("report", fewer_errors, unchanged, "the digest of records.parquet of judged: measured"),
+    ("report", nothing, fills_in_the_truth, "the digest of predictions.parquet of judged: measured"),
+    ("report", edited("judged", {"measures.mae.mae": 0.1}), unchanged, "the measures of mae follow from its records"),
+    ("audit", fewer_errors, unchanged, "mae_bright of event"),
+    ("audit", nothing, fills_in_the_truth, "predicted of sensor"),
+    ("audit", nothing, worse_neighbours, "neighbours of sensor"),
+    ("audit", nothing, another_sensor_was_hidden, "the hidden sensors of event"),
+    ("audit", nothing, another_normaliser, "by scratch-0"),
+    ("audit", nothing, file_of_another, "by scratch-1"),
+    ("audit", edited("look", {"trivial.w_cm": 9.0}), unchanged, "the central 68 % of w_cm by predicting the mean"),
+]
+
+
+@pytest.mark.parametrize(
+    ("stage", "edit", "change", "said"), REFUSED, ids=[f"{stage}-{place}" for place, (stage, *_) in enumerate(REFUSED)]
+)
+def test_what_was_edited_is_refused_by_name(stage: str, edit: Edit, change: Change, said: str, tmp_path: Path) -> None:
+    assert said in refused(stage, SMOKE, tmp_path, edit, change)
+
+
+@pytest.mark.parametrize("stage", ["audit", "report"])
+def test_what_was_not_edited_passes(stage: str, tmp_path: Path) -> None:
+    asked_again(stage, SMOKE, tmp_path, nothing)

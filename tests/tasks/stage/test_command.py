@@ -1,0 +1,271 @@
+"""A script of somebody as a stage: what it left torn is not used, its stop is its own, exit code 0 is not enough."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deployments.dag.walk import Handle
+from storage import durable
+from storage.run_directory import SCRATCH
+from tasks.stage import command, scratch
+from tasks.stage.command import Script
+from tasks.stage.configuration import scientific
+from tasks.stage.numerics import Numerics
+from tasks.stage.run import Stage, StageRun
+from tasks.stage.study import StageConfiguration
+from tests.conftest import REPOSITORY
+from tests.tasks.tiny import Here
+
+PATIENCE = 60.0
+
+COUNTS = """
+import json, os, signal, sys, time
+last, begin, wanted, name = "last.json", 0, int(sys.argv[1]), sys.argv[2]
+if sys.argv[3:]:
+    begin = json.load(open(sys.argv[3]))["step"]
+    print("begins at", begin, sorted(os.listdir(".")), open(last).read() if os.path.exists(last) else "")
+for step in range(begin + 1, wanted + 1):
+    print("step", step, "of", wanted, end=sys.argv[4] if sys.argv[4:] else "\\n")
+    with open(name.replace("N", str(step)), "w") as file:
+        file.write('{"step": ')
+        file.flush()
+        {body}
+        file.write(str(step) + "}")
+open("whole.txt", "w").write(str(wanted))
+"""
+
+
+class CountsConfig(StageConfiguration):
+    """counts: a script that counts, and keeps where it is."""
+
+    numerics = Numerics(torch=False)
+    script: Script = scientific(description="The script.")
+    checkpoints: str = scientific("count-*", description="What it goes on from.")
+    steps: int = scientific(5, description="How far it counts.")
+    leaves: str = scientific("whole.txt", description="What must be there.")
+
+
+def counts(run: StageRun, config: CountsConfig) -> dict[str, str]:
+    name = config.checkpoints.replace("*", "N")
+    run.command(
+        "python", config.script.path, config.steps, name, checkpoints=config.checkpoints, resume=["{checkpoint}"],
+        leaves=[config.leaves], progress=r"step (\d+) of (\d+)", save_seconds=2.0,
+    )  # fmt: skip
+    return {"log": run.record.log_file.read_text() if run.record else ""}
+
+
+COUNT = Stage("counts", CountsConfig, f"{__name__}:counts")
+
+
+@pytest.fixture(autouse=True)
+def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "LOOK_EVERY_SECONDS", 0.02)
+
+
+def attempted(root: Path, body: str = "pass", **configured: object) -> Handle:
+    """One more attempt with a script whose checkpoint is half written when it does `body`."""
+    root.mkdir(exist_ok=True)
+    (script := root / "count.py").write_text(COUNTS.replace("{body}", body))
+    return Here(root / "runs", "own")(COUNT, CountsConfig(script=Script(path=str(script)), **configured))
+
+
+def scratch_of(handle: Handle) -> Path:
+    return handle.run.path / SCRATCH
+
+
+def listed(handle: Handle) -> list[str]:
+    states = (handle.run.checkpoints / str(step) / "state.json" for step in sorted(durable_steps(handle)))
+    return [Path(durable.read_json(state)["scratch"]).name for state in states]
+
+
+def durable_steps(handle: Handle) -> list[int]:
+    return [int(folder.name) for folder in handle.run.checkpoints.glob("[0-9]*")]
+
+
+def test_a_script_that_ends_leaves_its_output_its_log_and_its_progress(tmp_path: Path) -> None:
+    handle = attempted(tmp_path)
+    assert handle.outcome.end_state == "finished"
+    assert (handle.run.path / "whole.txt").read_text() == "5"
+    assert "step 4 of 5" in durable.read_json(handle.run.result_file)["log"]
+    assert durable.read_json(handle.run.progress_file)["step"] == 5
+
+
+def test_an_edited_script_is_another_run_and_one_elsewhere_is_not(tmp_path: Path) -> None:
+    names = [attempted(tmp_path / folder, body).run.path.name for folder, body in (("a", ""), ("b", ""), ("c", "1"))]
+    assert names[0] == names[1] != names[2]
+
+
+@pytest.mark.parametrize("checkpoints", ["count-*", "last.json"])
+def test_a_checkpoint_that_the_kill_tore_is_not_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: str
+) -> None:
+    """The script is killed within its fourth, and has removed the third: `last.json` is written over and over."""
+    monkeypatch.setattr(scratch, "QUIET_SECONDS", 1.0)
+    dies = f"""
+        if step == 4 and not os.path.exists("{tmp_path}/died"):
+            open("{tmp_path}/died", "w")
+            if os.path.exists("count-3"):
+                os.remove("count-3")
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        file.write(f"{{step}}")
+        file.write("}}")
+        file.close()
+        while step < 4 and not os.path.exists(f"../checkpoints/{{step}}"):
+            time.sleep(0.01)
+        continue
+"""
+    handle = attempted(tmp_path, dies.strip(), checkpoints=checkpoints)
+    assert handle.outcome.end_state == "crashed" and "signal 9" in handle.outcome.message
+    handle = attempted(tmp_path, dies.strip(), checkpoints=checkpoints)
+    assert handle.outcome.end_state == "finished"
+    (begins,) = (line for line in durable.read_json(handle.run.result_file)["log"].splitlines() if "begins at" in line)
+    assert "begins at 3 [" in begins and "count-4" not in begins
+    assert begins.endswith('{"step": 3}' if checkpoints == "last.json" else "]")
+
+
+@pytest.mark.parametrize("checkpoints", ["count-*", "last.json"])
+def test_one_that_saves_again_and_again_goes_on_by_names_with_numbers_or_is_told_that_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: str
+) -> None:
+    """Of numbered ones all but the latest are whole; one that is always written over is never seen at rest."""
+    monkeypatch.setattr(scratch, "QUIET_SECONDS", 30.0)
+    dies = f"""
+        file.write(f"{{step}}")
+        file.write("}}")
+        file.close()
+        while checkpoints_wait(step):
+            time.sleep(0.01)
+        if step == 4 and not os.path.exists("{tmp_path}/died"):
+            open("{tmp_path}/died", "w")
+            os.kill(os.getpid(), signal.SIGKILL)
+        continue
+"""
+    waits = f"""
+def checkpoints_wait(step):
+    return {checkpoints == "count-*"} and step > 1 and not os.path.exists(f"../checkpoints/{{step - 1}}")
+"""
+    monkeypatch.setattr(sys.modules[__name__], "COUNTS", COUNTS.replace("last, begin", f"{waits}\nlast, begin"))
+    handle = attempted(tmp_path, dies.strip(), checkpoints=checkpoints)
+    assert handle.outcome.end_state == "crashed"
+    first = (handle.run.attempts / "0001.log").read_text()
+    handle = attempted(tmp_path, dies.strip(), checkpoints=checkpoints)
+    assert handle.outcome.end_state == "finished"
+    second = durable.read_json(handle.run.result_file)["log"]
+    if checkpoints == "count-*":
+        assert "begins at 3 [" in second and "goes on from count-3, as it was at step 3" in second
+    else:
+        assert "no checkpoint last.json is kept: last.json changed again within 30 s" in first
+        assert "begins anew: no attempt before left a whole checkpoint last.json" in second
+
+
+def test_one_that_changes_while_it_is_listed_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "QUIET_SECONDS", 0.0)
+    digest = scratch._digest
+
+    def changes(file: Path) -> dict[str, object]:
+        with file.open("a") as more:
+            more.write(" ")
+        return digest(file)
+
+    monkeypatch.setattr(scratch, "_digest", changes)
+    assert not durable_steps(attempted(tmp_path, "time.sleep(0.2)"))
+
+
+def test_a_request_to_stop_lets_it_save_and_the_next_attempt_goes_on_there(tmp_path: Path) -> None:
+    saves = f"""
+        if step == 3 and not sys.argv[3:]:
+            signal.signal(signal.SIGTERM, lambda *_: (file.write("3}}"), file.close(), sys.exit(9)))
+            open("{tmp_path}/ready", "w")
+            time.sleep(60)
+"""
+    threading.Thread(target=terminate_when, args=(tmp_path / "ready",)).start()
+    handle = attempted(tmp_path, saves.strip())
+    assert handle.outcome.end_state == "sigterm" and listed(handle)[-1] == "count-3"
+    handle = attempted(tmp_path, saves.strip())
+    assert handle.outcome.end_state == "finished"
+    assert "begins at 3" in durable.read_json(handle.run.result_file)["log"]
+
+
+def terminate_when(ready: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not ready.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_one_that_does_not_stop_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    stays = f"""
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            open("{tmp_path}/ready", "w").write(str(os.getpid()))
+            time.sleep(600)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+"""
+    threading.Thread(target=terminate_when, args=(tmp_path / "ready",)).start()
+    handle = attempted(tmp_path, stays.strip())
+    assert handle.outcome.end_state == "sigterm" and not durable_steps(handle), "torn: it was ended within a write"
+    assert is_gone(int((tmp_path / "ready").read_text() or 0))
+
+
+def is_gone(pid: int) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_killed_attempt_takes_its_script_with_it(tmp_path: Path) -> None:
+    """By SIGKILL: else two would write to one folder."""
+    waits = f'open("{tmp_path}/ready", "w").write(str(os.getpid())); time.sleep(600)'
+    code = f"""
+from pathlib import Path
+from tests.tasks.stage.test_command import attempted
+attempted(Path({str(tmp_path)!r}), {waits!r})
+"""
+    attempt = subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY)
+    deadline = time.monotonic() + PATIENCE
+    while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    attempt.kill()
+    attempt.wait()
+    assert is_gone(int((tmp_path / "ready").read_text()))
+
+
+def test_exit_code_0_without_what_it_was_to_leave_is_a_failed_check(tmp_path: Path) -> None:
+    handle = attempted(tmp_path, leaves="model.pt")
+    assert handle.outcome.end_state == "check_failed"
+    assert "leaves model.pt in the scratch folder: measured exit code 0, and count-1, count-2" in handle.outcome.message
+    assert not handle.finished
+
+
+def test_another_exit_code_is_told_with_the_last_lines(tmp_path: Path) -> None:
+    handle = attempted(tmp_path, 'sys.exit("the disk is on fire")')
+    assert handle.outcome.end_state == "crashed"
+    assert "ended with exit code 1; its last lines:\nstep 1 of 5\nthe disk is on fire" in handle.outcome.message
+
+
+def test_checkpoints_that_are_all_damaged_begin_nothing_anew(tmp_path: Path) -> None:
+    fails = "sys.exit(3) if step == 4 else None"
+    handle = attempted(tmp_path, fails)
+    assert listed(handle) == ["count-3", "count-4"], "it ended by itself: so what it left is as it wanted it"
+    for file in scratch_of(handle).glob("count-*"):
+        file.write_text("{}")
+    assert attempted(tmp_path, fails).outcome.end_state == "check_failed"
+
+
+def test_a_program_that_is_not_there_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command.sys, "executable", "/nowhere/python")
+    assert "/nowhere/python cannot be started: No such file" in attempted(tmp_path).outcome.message

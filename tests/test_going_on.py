@@ -1,0 +1,145 @@
+"""docs/going-on.md is executed as it stands, and killed: its study goes on, with the bytes of an undisturbed run."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage import durable
+from tasks.stage.run import StageRun
+from tests.conftest import REPOSITORY
+
+DOCUMENT = (REPOSITORY / "docs" / "going-on.md").read_text()
+FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL))
+PATIENCE = 120.0
+
+FORKS = """
+import os, sys, time
+import torch, sklearn.linear_model, transformers, tests.tasks.tiny
+from transformers import GPT2LMHeadModel, Trainer
+from deployments.dag.page import load_page
+from flows.command.settings import read_study
+from tasks.stage import command, progress, scratch
+import tasks.training.transformers_trainer
+command.LOOK_EVERY_SECONDS, scratch.QUIET_SECONDS = 0.02, 0.1
+update = progress.Progress.update
+progress.Progress.update = lambda *given, **named: update(*given, **named) or time.sleep(0.03)  # time to be killed in
+class Here(tests.tasks.tiny.Here):
+    def __call__(self, *given, **inputs):
+        handle = super().__call__(*given, **inputs)
+        if handle.outcome and handle.outcome.exit_code:
+            os._exit(handle.outcome.exit_code)
+        return handle
+
+for line in sys.stdin:
+    folder, root = line.rstrip().split("|")
+    if pid := os.fork():
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        continue
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    sys.stderr = open("stderr.txt", "a", buffering=1)
+    os.dup2(sys.stderr.fileno(), 1)
+    page = load_page("mine.py")
+    page.walk(read_study(page, None, [], None), Here(root, "mine"))
+    os._exit(0)
+"""
+
+
+class Study:
+    """The study of the page, as `ratchet run mine.py` makes it, without Prefect, and forked: torch is loaded once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name, text in FILES.items():
+            (folder / name).write_text(
+                text.replace("    if step % 50 ==", "    time.sleep(0.004)\n    if step % 50 ==")
+            )
+        script = folder / "train.py"
+        script.write_text(script.read_text().replace("import argparse", "import argparse\nimport time", 1))
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", FORKS], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+
+    def run(self, root: Path, strike: Callable[[], bool] = lambda: False, number: int = signal.SIGKILL) -> int:
+        """One start of the study, which gets this signal once `strike` sees its moment; returns its exit code."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(f"{self.folder}|{root}\n")
+        self._process.stdin.flush()
+        pid, deadline = int(self._process.stdout.readline()), time.monotonic() + PATIENCE
+        while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+            if strike():
+                os.kill(pid, number)
+                break
+            time.sleep(0.001)
+        return int(self._process.stdout.readline())
+
+    def end(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    study = Study(tmp_path_factory.mktemp("mine"))
+    yield study
+    study.end()
+
+
+def further(root: Path, stage: str, least: int) -> Callable[[], bool]:
+    """Whether a stage came so many steps (of checkpoints, or parts of records) further than now."""
+
+    def made() -> int:
+        steps = [int(folder.name) for folder in root.glob(f"mine/{stage}/*/checkpoints/[0-9]*")]
+        return max([sum(1 for _ in root.glob(f"mine/{stage}/*/records/*.json")), *steps])
+
+    begin = made()
+    return lambda: made() >= begin + least
+
+
+def outputs(root: Path) -> dict[str, bytes]:
+    """What the markers list, without stage.json and a Trainer's arguments, which tell limits and folders, and without
+    the loss that a Trainer logs: its mean begins anew where it goes on."""
+    return {
+        f"{marker.parent.name}/{name}": re.sub(rb'"loss":[\d.]+', b"", (marker.parent / name).read_bytes())
+        for marker in root.glob("mine/*/*/COMPLETE.json")
+        for name in durable.read_json(marker)["outputs"]
+        if name not in ("stage.json", "model/training_args.bin")
+    }
+
+
+def test_each_way_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_study(
+    study: Study, tmp_path: Path
+) -> None:
+    assert study.run(tmp_path / "whole") == 0, (study.folder / "stderr.txt").read_text()[-3000:]
+    whole, root = outputs(tmp_path / "whole"), tmp_path / "killed"
+    strikes = [
+        (stage, step, number)
+        for stage, steps in {"folds": (4, 4), "loop": (3, 3), "script": (1, 1), "trainer": (20, 20)}.items()
+        for step, number in zip(steps, (signal.SIGKILL, signal.SIGTERM), strict=True)
+    ]
+    codes = [study.run(root, further(root, f"mine-{stage}", step), number) for stage, step, number in strikes]
+    assert codes == [-9, 75] * 4
+    assert study.run(root) == 0, (study.folder / "stderr.txt").read_text()[-3000:]
+    assert outputs(root).keys() == whole.keys()
+    assert [name for name, data in outputs(root).items() if data != whole[name]] == []
+
+
+def test_its_table_names_what_there_is() -> None:
+    """Each is an attribute of a run, or of what one has."""
+    table = DOCUMENT.partition("## What `run` gives you")[2]
+    names = re.findall(r"`run\.([\w.]+)", table)
+    assert len(names) >= 16
+    stage_run = {*dir(StageRun), "progress", "stop", "log", "directory"}
+    assert {name.partition(".")[0] for name in names} <= stage_run
