@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from storage import durable
-from storage.errors import BadInput
+from storage.errors import BadInput, did_you_mean
 from storage.kinds import of_kind
 
 SHORT_FINGERPRINT = 12
@@ -146,8 +146,11 @@ def find_run(root: Path, name: str) -> RunDirectory:
             [f"and {len(candidates) - SHOWN} more"] if candidates[SHOWN:] else []
         )
         begin = f"{len(matches)} runs below {root} begin with" if matches else f"no run below {root} begins with"
+        latest = [str(link.relative_to(root)) for link in root.glob(f"*/{LATEST}")]
+        names = [one for path in paths for one in (path.name[: len(name)], str(path.relative_to(root)), str(path))]
+        close = "" if matches else did_you_mean(name, latest + names)
         raise BadInput(
-            f"{begin} {name!r}: give a run directory, or as much of its fingerprint as tables print. There are:\n  "
+            f"{begin} {name!r}: {close}give a run directory, or as much of its fingerprint as tables print. There are:\n  "
             + "\n  ".join(lines)
         )
     run = run_in(matches[0])

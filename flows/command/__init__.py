@@ -49,11 +49,16 @@ def ratchet(arguments: Sequence[str] | None = None) -> int:
     if words and not words[0].startswith("-") and words[0] not in commands:
         names = ", ".join(commands)
         return refuse(f"there is no command {words[0]!r}; {did_you_mean(words[0], commands)}the commands are {names}")
-    options, unknown = parser.parse_known_args(words or ["--help"])
+    try:
+        options, unknown = parser.parse_known_args(words or ["--help"])
+    except BadInput as error:
+        return refuse(str(error))
     if unknown:
-        command = f"ratchet {options.command}"
-        close = did_you_mean(unknown[0].partition("=")[0], commands[options.command]._option_string_actions)
-        return refuse(f"{command} takes no {unknown[0]!r}; {close}{command} --help says what it takes")
+        command, taken = f"ratchet {options.command}", commands[options.command]._actions
+        close = did_you_mean(unknown[0].partition("=")[0], [one for each in taken for one in each.option_strings])
+        several = " ".join(str(each.metavar) for each in taken if not each.option_strings) or "nothing"
+        what = f"no {unknown[0]!r}; {close}" if unknown[0].startswith("-") else f"{several}, and no {unknown[0]!r} too; "
+        return refuse(f"{command} takes {what}{command} --help says what it takes")
     return _answer(options)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from deployments.dag.sources import page_names
 from storage.__main__ import add_commands, add_root
 from storage.attempts import version_of
+from storage.errors import BadInput, did_you_mean
 from tasks.stage import outcome
 
 EXIT_CODES = "Exit codes: " + ", ".join(
@@ -21,9 +22,21 @@ SHELLS = ("bash", "zsh", "tcsh")
 Add = Callable[..., argparse.ArgumentParser]
 
 
+class _Parser(argparse.ArgumentParser):
+    """Refuses as everything here does: in one line, with what was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{self.prog}: {message}; {self.prog} --help says what it takes")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            valid = f"{did_you_mean(value, action.choices)}valid: {', '.join(action.choices)}"
+            raise argparse.ArgumentError(action, f"{value!r} is none of its values; {valid}")
+
+
 def ratchet_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
     """All commands: the parser of all, and that of each by its name, which a test freezes."""
-    ratchet = argparse.ArgumentParser(
+    ratchet = _Parser(
         prog="ratchet",
         description="Runs staged studies that can be killed at any instant and are called done only when verified.",
         allow_abbrev=False,

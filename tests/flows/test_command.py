@@ -55,6 +55,8 @@ def test_without_a_command_its_help_is_shown_and_a_version_is_there(capsys: pyte
         (["run", "robustness", "--profile", "smoke", "--root", "{root}", "--fresh", "trainsfer"], "transfer"),
         (["run", "robustness", "--keys", "bugdet"], "budget"),
         (["run", "robustness", "--dry-runn"], "--dry-run"),
+        (["run", "robustness", "--dispatch", "slrum"], "slurm"),
+        (["completion", "bsh"], "bash"),
         (["list", "--rot=runs"], "--root"),
         (["deploy", "inversion/quik"], "inversion/quick"),
     ],
@@ -65,6 +67,19 @@ def test_a_slip_of_the_finger_is_told_what_was_meant(
 ) -> None:
     assert command.ratchet([word.format(root=tmp_path) for word in given]) == 2
     assert f"did you mean {meant!r}?" in capsys.readouterr().err
+
+
+def test_what_is_missing_or_too_much_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for given, said in (
+        ("show", "ratchet show: the following arguments are required: RUN; ratchet show --help says"),
+        ("show a b c", "ratchet show takes RUN, and no 'b' too; ratchet show --help says"),
+        ("compare a b c", "ratchet compare takes A B, and no 'c' too; "),
+        ("list --confidence", "ratchet list takes no '--confidence'; "),
+        ("compare a.csv --min-seeds 1", "argument --min-seeds: 1 is below 2: one seed shows no difference; "),
+    ):
+        assert command.ratchet(given.split()) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {said}") or said in line, line
 
 
 def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,20 @@ def test_a_name_that_is_not_one_run_lists_what_it_may_mean(tmp_path, named, said
     assert [line.strip() for line in lines] == sorted(str(run.path) for run in found[:listed])
 
 
+def test_a_slip_in_the_name_of_a_run_is_told_what_was_meant(tmp_path):
+    run = runs.finished(tmp_path)
+    place, begin = f"study/train/{run.path.name}", run.path.name[:8]
+    (tmp_path / "study" / LATEST).symlink_to(run.path.relative_to(tmp_path / "study"))
+    mistyped = {
+        place: place.replace("train", "trian"),
+        begin: begin[:3] + ("0" if begin[3] != "0" else "1") + begin[4:],
+        f"study/{LATEST}": "stdy/latest",
+    }
+    for meant, typed in mistyped.items():
+        with pytest.raises(BadInput, match=f"did you mean '{meant}'"):
+            find_run(tmp_path, typed)
+
+
 def test_a_fingerprint_that_goes_on_otherwise_is_another_run(tmp_path):
     run = runs.finished(tmp_path)
     with pytest.raises(BadInput, match=f"has the fingerprint {run.fingerprint}"):
