@@ -1,26 +1,24 @@
-"""Every key of a study's configuration, made from the classes that check it: for a terminal, as Markdown, and for a
-shell that completes them."""
+"""Every key of a study's configuration, made from the classes that check it: for a terminal, and for a shell that
+completes them."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 import flows
-from deployments.dag.page import Page, load_page
+from deployments.dag.page import Page
 from deployments.dag.sources import page_names
 from flows.command.options import ratchet_parser
 from flows.command.terminal import show
 from storage.errors import BadInput, did_you_mean
-from tasks.stage.keys import Key, keys_of
+from tasks.stage.keys import keys_of
 
 PROFILES = Path(flows.__path__[0], "profiles")
-HEADER = ("key", "type", "unit", "default", "limits", "new run", "meaning")
 
 
 def show_keys(page: Page, group: str) -> int:
@@ -47,58 +45,6 @@ def show_keys(page: Page, group: str) -> int:
 def show_configuration(study: Any) -> int:
     """Prints the whole study: given to `--profile` as a file, it is the same study."""
     return show(yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False).rstrip())
-
-
-def print_reference(options: argparse.Namespace) -> int:
-    """`ratchet reference`: prints the reference of a study."""
-    return show(reference(load_page(options.study)))
-
-
-def reference(page: Page) -> str:
-    """The text of `docs/reference.md`: one table for the keys that stand alone, then one for each group."""
-    keys = keys_of(page.model)
-    groups = {key.path.partition(".")[0]: "" for key in keys if "." in key.path}
-    groups |= {name: page.model.model_fields[name].description or "" for name in groups}
-    groups["execution"] = groups.pop("execution")  # last, as in the form: what is studied comes first
-    parts = [_head(page), *_section("Keys of the study itself", "", [key for key in keys if "." not in key.path])]
-    for name, description in groups.items():
-        parts += _section(f"`{name}`", description, [key for key in keys if key.path.startswith(f"{name}.")])
-    return "\n\n".join(parts)
-
-
-def _head(page: Page) -> str:
-    study = page.file.name if page.is_own else page.name
-    return f"""\
-# Every key of the study {page.name}
-
-<!-- Made by `ratchet reference {study}`; a test compares. -->
-
-A key stands in a profile (a YAML file), in `--set key=value`, or in the form of the Prefect UI. `ratchet run {study} \
---keys` prints the same in a terminal.
-
-- **default**: what holds where the key is not given; *required*: it must be given where its group is. Profiles give \
-other values: `ratchet run {study} --show-config` prints what holds in one.
-- **new run**: *yes* is a scientific key. Another value is another computation, so the stages that read it, and those \
-after them, get run directories of their own. *no* is an execution key: it says how the work is done on this machine, \
-and names no run."""
-
-
-def _section(title: str, description: str, keys: Sequence[Key]) -> Iterator[str]:
-    yield f"## {title}" + (f"\n\n{description}" if description else "")
-    for only_with, some in groupby(keys, lambda key: key.only_with):
-        table = "\n".join(_row(cells) for cells in [HEADER, ["---"] * len(HEADER), *map(_cells, some)])
-        yield f"With `{only_with}`:\n\n{table}" if only_with else table
-
-
-def _cells(key: Key) -> list[str]:
-    default, limits = (f"`{value}`" if value else "" for value in (key.default, key.limits))
-    new_run = "yes" if key.field_class == "scientific" else "no"
-    return [f"`{key.path}`", key.type, key.unit, default or "required", limits, new_run, key.description]
-
-
-def _row(cells: Sequence[str]) -> str:
-    within = (cell.replace("|", "\\|") for cell in cells)
-    return f"| {' | '.join(within)} |"
 
 
 def print_completion(options: argparse.Namespace) -> int:

@@ -54,8 +54,9 @@ def ratchet_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Arg
     _add_runs(add)
     add_commands(commands)
     _add_deployments(add)
-    keys = add("reference", "keys:print_reference", "print docs/reference.md: every key of a study, as Markdown")
-    keys.add_argument("study", metavar="STUDY", help="a study or a file of your own")
+    keys = add("reference", "reference:print_reference", "print docs/reference.md: every key, as Markdown")
+    help_ = "a study or a file of your own (default: the keys that studies have alike)"
+    keys.add_argument("study", metavar="STUDY", nargs="?", default="", help=help_)
     completion = add("completion", "keys:print_completion", "print what makes the shell complete these commands")
     completion.add_argument("shell", choices=SHELLS)
     return ratchet, commands.choices
