@@ -196,15 +196,13 @@ def _add_runs(add: Add) -> None:
         "runs:make_index",
         "write index.html: all studies below a folder of run directories, with links to their reports",
     )
-    events = add(
-        "tensorboard",
-        "runs:tensorboard",
-        "write what trainings measure as event files for TensorBoard, a run of it for each run directory",
-    )
-    for command in (listed, index, events):
+    for command in (listed, index):
         add_root(command)
-    events.add_argument("--to", metavar="FOLDER", type=Path, help="where they are written (default: ROOT/.tensorboard)")
-    events.add_argument("--follow", action="store_true", help="go on while trainings run, until Ctrl-C")
+    for sink, of in (("tensorboard", "as event files"), ("mlflow", "to a SQLite file"), ("wandb", "as offline runs")):
+        filled = add(sink, "runs:fill_sink", f"write what trainings measure {of}, a run there for each run directory")
+        add_root(filled)
+        filled.add_argument("--to", metavar="FOLDER", type=Path, help=f"where it is written (default: ROOT/.{sink})")
+        filled.add_argument("--follow", action="store_true", help="go on while trainings run, until Ctrl-C")
 
 
 def _add_table_options(compares: argparse.ArgumentParser) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -90,25 +89,23 @@ def make_index(options: argparse.Namespace) -> int:
     return show(str(write_index(options.root)))
 
 
-def tensorboard(options: argparse.Namespace) -> int:
-    """`ratchet tensorboard`: writes event files for TensorBoard; with `--follow` again and again, until Ctrl-C."""
-    from deployments.views.tensorboard import FOLDER, EventFiles
+def fill_sink(options: argparse.Namespace) -> int:
+    """`ratchet tensorboard`, `mlflow`, `wandb`: what trainings measure, for these; `--follow`: again, until Ctrl-C."""
+    from deployments.views.sinks import Sink
 
-    target = options.to or options.root / FOLDER
-    files = EventFiles(options.root, target)
+    sink = Sink(options.command, options.root, options.to)
     try:
-        show(
-            f"runs that measured something: {files.update()}; see them: tensorboard --logdir {shlex.quote(str(target))}"
-        )
-        for file, lines in files.damaged.items():
+        measured = sink.update()
+        show(f"runs that measured something: {measured}; see them: {sink.command}")
+        for file, lines in sink.damaged.items():
             show(f"left out, because it cannot be read: {lines} line{'s' * (lines != 1)} of {file}")
         while options.follow:
             time.sleep(FOLLOW_SECONDS)
-            files.update()
+            sink.update()
     except KeyboardInterrupt:
         show("ended")
     finally:
-        files.close()
+        sink.close()
     return 0
 
 

@@ -1,4 +1,4 @@
-"""TensorBoard's own reader finds each number once, whatever became of the run meanwhile."""
+"""Each sink's own reader finds each number once, whatever became of the run meanwhile."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from deployments.views.tensorboard import EventFiles, scalars
+from deployments.views.sinks import Sink, scalars
 from flows import command
 from storage.errors import BadInput
 from tests.conftest import REPOSITORY, heed_ctrl_c
@@ -35,8 +35,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def files(root: Path, tmp_path: Path) -> Iterator[EventFiles]:
-    made = EventFiles(root, tmp_path / "events")
+def files(root: Path, tmp_path: Path) -> Iterator[Sink]:
+    made = Sink("tensorboard", root, tmp_path / "events")
     yield made
     made.close()
 
@@ -54,7 +54,7 @@ def _losses(rows: list[dict[str, Any]]) -> list[tuple[int, float]]:
     return [(row["step"], round(row["train_loss"], 5)) for row in rows]
 
 
-def test_every_number_stands_there_once_with_its_step_and_its_time(root: Path, files: EventFiles, tmp_path: Path):
+def test_every_number_stands_there_once_with_its_step_and_its_time(root: Path, files: Sink, tmp_path: Path):
     _measured(root, ROWS)
     assert files.update() == 1
     assert _points(tmp_path / "events", "loss/training") == _losses(ROWS)
@@ -63,9 +63,7 @@ def test_every_number_stands_there_once_with_its_step_and_its_time(root: Path, f
     assert [event.wall_time for event in events] == [1001.0, 1002.0, 1003.0]
 
 
-def test_what_a_kill_cut_back_and_measured_again_does_not_stand_there_twice(
-    root: Path, files: EventFiles, tmp_path: Path
-):
+def test_what_a_kill_cut_back_and_measured_again_does_not_stand_there_twice(root: Path, files: Sink, tmp_path: Path):
     seen = set()
     for rows in (ROWS[:2], ROWS[:1], ROWS[:1], ROWS):
         _measured(root, rows, torn='{"step": 9, "train_lo')
@@ -75,18 +73,18 @@ def test_what_a_kill_cut_back_and_measured_again_does_not_stand_there_twice(
     assert _points(tmp_path / "events", "loss/training") == _losses(ROWS)
 
 
-def test_a_second_start_doubles_nothing(root: Path, files: EventFiles, tmp_path: Path):
+def test_a_second_start_doubles_nothing(root: Path, files: Sink, tmp_path: Path):
     _measured(root, ROWS)
     files.update()
     files.close()
-    again = EventFiles(root, tmp_path / "events")
+    again = Sink("tensorboard", root, tmp_path / "events")
     again.update()
     again.close()
     assert len(list((tmp_path / "events" / RUN).iterdir())) == 1
     assert _points(tmp_path / "events", "loss/training") == _losses(ROWS)
 
 
-def test_a_run_whose_rows_became_others_is_written_anew(root: Path, files: EventFiles, tmp_path: Path):
+def test_a_run_whose_rows_became_others_is_written_anew(root: Path, files: Sink, tmp_path: Path):
     _measured(root, ROWS)
     files.update()
     others = [row | {"train_loss": row["train_loss"] + 1} for row in ROWS[1:]]
@@ -97,7 +95,7 @@ def test_a_run_whose_rows_became_others_is_written_anew(root: Path, files: Event
 
 @pytest.mark.parametrize(("torn", "lines"), [("", 0), ('{"step": 4, "tr', 0), ('{"step": 4, "tr\n[4]\n\udcff\n', 3)])
 def test_a_damaged_row_is_left_out_and_said(
-    root: Path, files: EventFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str], torn: str, lines: int
+    root: Path, files: Sink, tmp_path: Path, capsys: pytest.CaptureFixture[str], torn: str, lines: int
 ):
     """A last line without an end is no damage: it is just being written."""
     measured = root / RUN / "metrics.jsonl"
@@ -111,9 +109,7 @@ def test_a_damaged_row_is_left_out_and_said(
     assert (f"left out, because it cannot be read: 4 lines of {measured}" in capsys.readouterr().out) == bool(lines)
 
 
-def test_a_run_has_the_name_of_its_folder_and_one_that_begins_later_is_seen(
-    root: Path, files: EventFiles, tmp_path: Path
-):
+def test_a_run_has_the_name_of_its_folder_and_one_that_begins_later_is_seen(root: Path, files: Sink, tmp_path: Path):
     _measured(root, ROWS)
     assert files.update() == 1
     shutil.copytree(root / RUN, root / "mine/train/ba9876543210")
@@ -137,15 +133,66 @@ def test_a_metric_stands_beside_what_needs_no_learning():
     }
 
 
-def test_without_tensorboard_the_command_says_what_to_install(root: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(BadInput, match=r"pip install --constraint constraints.txt --editable '\.\[tensorboard\]'"):
-        EventFiles(root, root / "events")
+@pytest.mark.parametrize(
+    ("sink", "module"), [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow"), ("wandb", "wandb")]
+)
+def test_without_its_library_a_command_says_what_to_install(
+    root: Path, monkeypatch: pytest.MonkeyPatch, sink: str, module: str
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(BadInput, match=rf"pip install --constraint constraints.txt --editable '\.\[{sink}\]'"):
+        Sink(sink, root)
+
+
+def _of_mlflow(target: Path, tag: str) -> list[tuple[int, float]]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{target}/mlflow.db")
+    experiment = client.get_experiment_by_name("mine")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.run_name == RUN and run.data.params["optimizer.lr"] == "0.1"
+    history = client.get_metric_history(run.info.run_id, tag)
+    assert [point.timestamp for point in history] == [1000 * (1000 + point.step) for point in history]
+    return [(point.step, round(point.value, 5)) for point in history]
+
+
+def _of_wandb(target: Path, tag: str) -> list[tuple[int, float]]:
+    """The file is a LevelDB log of protocol buffers, behind a header of 7 bytes; here it has less than one block."""
+    import wandb
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    wandb.teardown()  # its process, which would end with this one
+    (file,) = target.glob("wandb/offline-run-*/*.wandb")
+    data, records = file.read_bytes()[7:], []
+    while data:
+        length = int.from_bytes(data[4:6], "little")
+        records.append(Record.FromString(data[7 : 7 + length]))
+        data = data[7 + length :]
+    assert any("optimizer.lr" in str(record.run.config) for record in records)
+    points = []
+    for record in records:
+        found = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+        points += [(record.history.step.num, round(found[tag], 5))] if tag in found else []
+    return points
+
+
+@pytest.mark.parametrize(("sink", "points_of"), [("mlflow", _of_mlflow), ("wandb", _of_wandb)])
+def test_other_sinks_hold_each_number_once_over_a_kill_and_a_second_start(
+    root: Path, tmp_path: Path, sink: str, points_of: Callable[[Path, str], list[tuple[int, float]]]
+):
+    pytest.importorskip(sink, reason=f"{sink} is not installed: it is the extra {sink}, and none of the tests'")
+    (root / RUN / "stage.json").write_text(json.dumps({"configuration": {"optimizer": {"lr": 0.1}}}))
+    for rows in (ROWS[:2], ROWS[:1], ROWS):
+        _measured(root, rows, torn='{"step": 9, "train_lo')
+        written = Sink(sink, root, tmp_path / "sink")
+        assert written.update() == 1
+        written.close()
+    assert points_of(tmp_path / "sink", "loss/training") == _losses(ROWS)
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path):
     with pytest.raises(BadInput, match="there are no runs below"):
-        EventFiles(tmp_path, tmp_path / "events")
+        Sink("tensorboard", tmp_path, tmp_path / "events")
 
 
 def test_the_command_follows_until_ctrl_c_and_touches_no_run(root: Path):
