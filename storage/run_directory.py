@@ -150,8 +150,8 @@ def find_run(root: Path, name: str) -> RunDirectory:
         names = [one for path in paths for one in (path.name[: len(name)], str(path.relative_to(root)), str(path))]
         close = "" if matches else did_you_mean(name, latest + names)
         raise BadInput(
-            f"{begin} {name!r}: {close}give a run directory, or as much of its fingerprint as tables print. There are:\n  "
-            + "\n  ".join(lines)
+            f"{begin} {name!r}: {close}give a run directory, or as much of its fingerprint as tables print. There "
+            "are:\n  " + "\n  ".join(lines)
         )
     run = run_in(matches[0])
     if not run.fingerprint.startswith(name):
