@@ -10,12 +10,14 @@ Each takes `--study NAME`, which limits it to that study.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.filesize import decimal
 
@@ -61,10 +63,16 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         command.set_defaults(work="storage.__main__:run", command=name)
         add_root(command)
         command.add_argument("--study", help="this study only (default: every study below ROOT)")
+        if name == "verify":
+            add_json(command)
         if name == "prune":
             command.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
         if name == "export":
             command.add_argument("folder", type=Path, help="new folder for the copy")
+
+
+def add_json(command: argparse._ActionsContainer) -> None:
+    command.add_argument("--json", action="store_true", help="the same as one JSON document")
 
 
 def add_root(command: argparse.ArgumentParser) -> None:
@@ -85,69 +93,91 @@ class _SetIfNamed(argparse.Action):
 def run(options: argparse.Namespace) -> int:
     """Does what `add_commands` parsed; returns the exit code."""
     if not options.root.is_dir():
-        return _say(f"error: there is no folder {options.root}", 2)
+        return _refuse(f"there is no folder {options.root}", 2)
     studies = sorted({path.parts[-3] for path in find_runs(options.root)})
     if not studies:
-        return _say(f"error: there are no runs below {options.root}: give the folder that --root named", 2)
+        return _refuse(f"there are no runs below {options.root}: give the folder that --root named", 2)
     if options.study and options.study not in studies:
         names = ", ".join(studies)
-        return _say(f"error: there is no study {options.study!r} below {options.root}: there are {names}", 2)
+        return _refuse(f"there is no study {options.study!r} below {options.root}: there are {names}", 2)
     try:
         if options.command == "verify":
-            return verify(options.root, options.study)
+            return verify(options.root, options.study, options.json)
         if options.command == "prune":
             return prune(options.root, options.yes, options.study)
         return export(options.root, options.folder, options.study)
     except OSError as error:
-        return _say(f"error: {error.filename or options.root}: {error.strerror}", 1)
+        return _refuse(f"{error.filename or options.root}: {error.strerror}", 1)
     except Outside as error:
-        return _say(f"error: {error}", 1)
+        return _refuse(str(error), 1)
 
 
-def verify(root: Path, study: str | None = None) -> int:
-    """Prints one line for each run (verified, unfinished, or what does not hold), then the counts.
+class Verified(NamedTuple):
+    """How one run stands."""
+
+    state: str
+    """verified, unfinished or REFUSED"""
+    run: str
+    """Its folder below the root."""
+    of: str = ""
+    """The cell of the study, or that it is an exported copy."""
+    reason: str = ""
+    """Why its marker does not hold."""
+
+    @property
+    def line(self) -> str:
+        return f"{self.state:<11} {self.run}" + f" ({self.of})" * bool(self.of) + f": {self.reason}" * bool(self.reason)
+
+
+def verify(root: Path, study: str | None = None, as_json: bool = False) -> int:
+    """Prints one line for each run when it is known, then the counts; or all as JSON.
 
     Returns 1 when a marker does not hold.
     """
-    if (root / MANIFEST).is_file():
-        return _verify_copy(root, study)
+    rows = []
+    try:
+        for row in _verified_copy(root, study) if (root / MANIFEST).is_file() else _verified(root, study):
+            rows.append(row)
+            if not as_json:
+                _say(row.line)
+    except BadInput as error:
+        return _refuse(str(error), 1)
+    counts = Counter(row.state for row in rows)
+    code = min(counts["REFUSED"], 1)
+    if as_json:
+        found = {"root": str(root), "counts": counts, "runs": [row._asdict() for row in rows]}
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        return code
+    rest = (f", {number} {state}" for state, number in sorted(counts.items()) if number and state != "verified")
+    return _say(f"{counts['verified']} of {counts.total()} runs verified{''.join(rest)}", code)
+
+
+def _verified(root: Path, study: str | None) -> Iterator[Verified]:
     runs, wrong = _runs(root, study)
-    counts = Counter(REFUSED=wrong)
+    yield from wrong
     for run in runs:
         verdict = _verdict(run)
         state = "verified" if verdict.holds else "REFUSED" if verdict.present else "unfinished"
-        counts[state] += 1
         cell = read(run.stage_file).get("configuration", {}).get("cell")
-        reason = f": {verdict.reason}" if state == "REFUSED" else ""
-        _say(f"{state:<11} {run.path.relative_to(root)}" + (f" ({cell})" if cell else "") + reason)
-    return _summed(counts)
+        yield Verified(state, str(run.path.relative_to(root)), cell or "", verdict.reason * (state == "REFUSED"))
 
 
-def _verify_copy(root: Path, study: str | None) -> int:
+def _verified_copy(root: Path, study: str | None) -> Iterator[Verified]:
     """Compares an export, which lacks weights and text, with its manifest, and each output with its marker."""
     try:
         manifest = dict(
             reading.json_value(reading.read_bytes(root / MANIFEST, reading.MANIFEST_BYTES), root / MANIFEST)
         )
     except (ValueError, TypeError) as error:
-        return _say(f"error: {root / MANIFEST} is not that of an export: {error}", 1)
+        raise BadInput(f"{root / MANIFEST} is not that of an export: {error}") from None
     places = [name.removesuffix("/COMPLETE.json") for name in manifest if name.endswith("/COMPLETE.json")]
-    counts: Counter[str] = Counter()
     for place in (place for place in places if study in (None, place.partition("/")[0])):
         copied = {name: digest for name, digest in manifest.items() if name.startswith(f"{place}/")}
         try:
             reason = _wrong_copy(root, place, copied)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = f"it cannot be verified: {error}"
-        counts["REFUSED" if reason else "verified"] += 1
-        _say(f"REFUSED     {place}: {reason}" if reason else f"verified    {place} (exported copy)")
-    return _summed(counts)
-
-
-def _summed(counts: Counter[str]) -> int:
-    """Prints how many runs hold and how many do not; returns the exit code."""
-    rest = (f", {number} {state}" for state, number in sorted(counts.items()) if number and state != "verified")
-    return _say(f"{counts['verified']} of {counts.total()} runs verified{''.join(rest)}", min(counts["REFUSED"], 1))
+        yield Verified("REFUSED", place, "", reason) if reason else Verified("verified", place, "exported copy")
 
 
 def _wrong_copy(root: Path, place: str, manifest: dict[str, str]) -> str:
@@ -163,8 +193,10 @@ def _wrong_copy(root: Path, place: str, manifest: dict[str, str]) -> str:
 
 def prune(root: Path, really: bool, study: str | None = None) -> int:
     """Removes PRUNED from runs whose marker fully verifies and which nobody holds."""
-    freed = 0
-    for run in _runs(root, study)[0]:
+    freed, (runs, unreadable) = 0, _runs(root, study)
+    for row in unreadable:
+        _say(row.line)
+    for run in runs:
         if not _verdict(run).holds or locks.holder(run.path / "locks"):
             continue
         for name in PRUNED:
@@ -192,14 +224,16 @@ def export(root: Path, folder: Path, study: str | None = None) -> int:
     A run whose marker does not fully verify is refused, and then nothing is written under the final name.
     """
     if folder.exists():
-        return _say(f"error: {folder} is there already: name a new folder", 2)
+        return _refuse(f"{folder} is there already: name a new folder", 2)
     runs, unreadable = _runs(root, study)
     verdicts = [(run, _verdict(run)) for run in runs]
     refused = [(run, verdict) for run, verdict in verdicts if verdict.present and not verdict.holds]
     for run, verdict in refused:
         _say(f"REFUSED     {run.path.relative_to(root)}: {verdict.reason}")
+    for row in unreadable:
+        _say(row.line)
     if refused or unreadable:
-        return _say("error: nothing was exported: run these stages again first", 1)
+        return _refuse("nothing was exported: run these stages again first", 1)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with durable.new_directory(folder) as copies:
         manifest = {}
@@ -224,17 +258,17 @@ def _exported(run: Path) -> dict[str, str | None]:
     return dict.fromkeys([*others, *(f"attempts/{file.name}" for file in attempts)]) | digests
 
 
-def _runs(root: Path, study: str | None) -> tuple[list[RunDirectory], int]:
-    """The runs below `root` (of one study or of all), as their stage.json names them, and how many were unreadable."""
-    runs, unreadable = [], 0
+def _runs(root: Path, study: str | None) -> tuple[list[RunDirectory], list[Verified]]:
+    """The runs below `root` (of one study or of all), as their stage.json names them, and what is unreadable."""
+    runs, unreadable = [], []
     marked = {marker.parent for marker in root.glob("*/*/*/COMPLETE.json")}  # also where stage.json was lost
     paths = sorted({*find_runs(root), *marked})
     for path in (path for path in paths if study in (None, path.parts[-3])):
         try:
             runs.append(run_in(path))
         except BadInput as error:
-            unreadable += 1
-            _say(f"REFUSED     {path.relative_to(root)}: {str(error).removeprefix(f'{path}/')}")
+            reason = str(error).removeprefix(f"{path}/")
+            unreadable.append(Verified("REFUSED", str(path.relative_to(root)), reason=reason))
     return runs, unreadable
 
 
@@ -256,11 +290,14 @@ def _verdict(run: RunDirectory) -> markers.Verdict:
     return markers.check(run, inputs, full=True)
 
 
-def _say(text: str, code: int = 0) -> int:
-    text = visible.line(text)
-    text = visible.wrapped(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text
-    sys.stdout.write(text + "\n")
+def _say(text: str, code: int = 0, refused: bool = False) -> int:
+    stream, text = sys.stderr if refused else sys.stdout, visible.line(text)
+    stream.write((visible.wrapped(text, shutil.get_terminal_size().columns) if stream.isatty() else text) + "\n")
     return code
+
+
+def _refuse(text: str, code: int) -> int:
+    return _say(f"error: {text}", code, refused=True)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ LISTED_WITH_ITS_WORK = "stage.json"
 """The one output that says how the work was done too: it may differ between runs with the same results."""
 
 
-def compared(one: RunDirectory, other: RunDirectory, everything: bool = False) -> Iterator[str]:
-    """The lines for a person; each part is cut unless `everything` is asked for. BadInput for runs of two stages."""
+def compared(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
+    """All that differs, for a person and for `--json`. BadInput for runs of two stages."""
     if one.path == other.path:
         raise BadInput(f"both are {one.path}: name two runs")
     if one.stage != other.stage:
@@ -32,26 +32,49 @@ def compared(one: RunDirectory, other: RunDirectory, everything: bool = False) -
             f"{one.path} is of the stage {one.stage} and {other.path} of {other.stage}, which answer other questions: "
             "name two runs of one stage"
         )
-    for name, run in (("A", one), ("B", other)):
-        state, stands = standing(run)
-        yield f"{name}  {run.path}  ({state}{f' {date(ended_at(run.path))}' if state == 'finished' else f': {stands}'})"
     lineages = Lineages()
     there, here = lineages.of(one), lineages.of(other)
-    if keys := asked_otherwise(read(one.study_file), read(other.study_file)):
-        yield from _part("keys of the study, as --set takes them", keys, everything)
-    yield from _part("configuration, of all that they read too", differing(there, here), everything)
-    changed = by_field(_worked_otherwise(there, here))
-    yield from _part("numerics and versions", changed, everything)
-    yield from _results(one, other, everything)
-    yield _outputs(one, other)
+    return {
+        "a": _standing(one),
+        "b": _standing(other),
+        "study_keys": _differences(asked_otherwise(read(one.study_file), read(other.study_file))),
+        "configuration": _differences(differing(there, here)),
+        "numerics_and_versions": _differences(by_field(_worked_otherwise(there, here))),
+        "results": _results(one, other),
+        "outputs": _outputs(one, other),
+    }
 
 
-def _part(title: str, differences: Sequence[Difference], everything: bool) -> Iterator[str]:
+def in_words(found: dict[str, Any], everything: bool = False) -> Iterator[str]:
+    """The lines for a person; each part is cut unless `everything` is asked for."""
+    for name in ("a", "b"):
+        run = found[name]
+        how = f" {date(run['ended_at'])}" if run["ended_at"] else f": {run['stands']}"
+        yield f"{name.upper()}  {run['folder']}  ({run['state']}{how})"
+    if found["study_keys"]:
+        yield from _part("keys of the study, as --set takes them", found["study_keys"], everything)
+    yield from _part("configuration, of all that they read too", found["configuration"], everything)
+    yield from _part("numerics and versions", found["numerics_and_versions"], everything)
+    yield from _results_in_words(found["results"], everything)
+    yield _outputs_in_words(found["outputs"])
+
+
+def _standing(run: RunDirectory) -> dict[str, Any]:
+    state, stands = standing(run)
+    ended = ended_at(run.path) if state == "finished" else None
+    return {"folder": run.path, "state": state, "stands": stands, "ended_at": ended}
+
+
+def _differences(found: Sequence[Difference]) -> list[dict[str, Any]]:
+    return [{"name": one.name, "a": one.there, "b": one.here, "stages": one.stages} for one in found]
+
+
+def _part(title: str, differences: Sequence[dict[str, Any]], everything: bool) -> Iterator[str]:
     if not differences:
         yield f"{title}: equal"
         return
     yield f"{title}: {len(differences)} differ"
-    lines = [f"  {one.name}: {one.there} -> {one.here}{_stages(one.stages)}" for one in differences]
+    lines = [f"  {one['name']}: {one['a']} -> {one['b']}{_stages(one['stages'])}" for one in differences]
     yield from _cut(lines, everything)
 
 
@@ -87,23 +110,30 @@ def _work(run: RunDirectory) -> dict[str, Any]:
     return facts
 
 
-def _results(one: RunDirectory, other: RunDirectory, everything: bool) -> Iterator[str]:
+def _results(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
     both = [run.path / "final_results.json" for run in (one, other)]
     name = "final_results.json" if all(file.exists() for file in both) else "result.json"
-    if missing := [str(run.path) for run in (one, other) if not (run.path / name).exists()]:
-        yield f"results: there is no {name} in {' and '.join(missing)}"
-        return
+    if missing := [run.path for run in (one, other) if not (run.path / name).exists()]:
+        return {"file": name, "missing": missing}
     theirs, ours = (dict(_values(read(inside(run.path, name)))) for run in (one, other))
-    names = [key for key in dict.fromkeys([*theirs, *ours]) if theirs.get(key, ABSENT) != ours.get(key, ABSENT)]
-    places = [key for key in names if _is_place(theirs.get(key)) or _is_place(ours.get(key))]
-    lines = [f"  {_line(key, theirs.get(key, ABSENT), ours.get(key, ABSENT))}" for key in names if key not in places]
-    number = len(theirs.keys() | ours.keys())
-    if not names:
+    pairs = [(key, theirs.get(key, ABSENT), ours.get(key, ABSENT)) for key in dict.fromkeys([*theirs, *ours])]
+    differ = [pair for pair in pairs if pair[1] != pair[2]]
+    differing = [{"name": key, "a": a, "b": b} for key, a, b in differ if not (_is_place(a) or _is_place(b))]
+    return {"file": name, "values": len(pairs), "differing": differing, "places": len(differ) - len(differing)}
+
+
+def _results_in_words(found: dict[str, Any], everything: bool) -> Iterator[str]:
+    name = found["file"]
+    if "missing" in found:
+        yield f"results: there is no {name} in {' and '.join(map(str, found['missing']))}"
+        return
+    differing, places, number = found["differing"], found["places"], found["values"]
+    if not differing and not places:
         yield f"results ({name}): equal, all {number:,} values"
         return
-    beside = f", and {len(places):,} that name digests or run directories" if places else ""
-    yield f"results ({name}): {len(lines):,} of {number:,} values differ{beside}"
-    yield from _cut(lines, everything)
+    beside = f", and {places:,} that name digests or run directories" if places else ""
+    yield f"results ({name}): {len(differing):,} of {number:,} values differ{beside}"
+    yield from _cut([f"  {_line(one['name'], one['a'], one['b'])}" for one in differing], everything)
 
 
 def _values(result: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -137,28 +167,29 @@ def _line(name: str, there: Any, here: Any) -> str:
     return f"{name}: {shown[0]} -> {shown[1]}{difference}"
 
 
-def _outputs(one: RunDirectory, other: RunDirectory) -> str:
-    """Says which outputs are byte-equal, by the digests in the markers, as far as these hold."""
+def _outputs(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
+    """Which outputs are byte-equal, by the digests in the markers, as far as these hold; or why that is not known."""
     if doubted := [name for name, run in (("A", one), ("B", other)) if standing(run)[0] != "finished"]:
-        return f"outputs: not compared, since {' and '.join(doubted)} {'are' if doubted[1:] else 'is'} not finished"
+        return {"not_compared": f"since {' and '.join(doubted)} {'are' if doubted[1:] else 'is'} not finished"}
     listed = [read(run.marker_file).get("outputs", {}) for run in (one, other)]
     if not all(listed):
-        return "outputs: not compared, since a marker lists their digests, and not both are finished"
+        return {"not_compared": "since a marker lists their digests, and not both are finished"}
     theirs, ours = (
         {name: described.get("sha256") for name, described in outputs.items() if name != LISTED_WITH_ITS_WORK}
         for outputs in listed
     )
-    differ = [name for name in theirs.keys() & ours.keys() if theirs[name] != ours[name]]
-    parts = [
-        f"{text} {', '.join(sorted(names))}"
-        for text, names in (
-            ("differ:", differ),
-            ("only A has", theirs.keys() - ours),
-            ("only B has", ours.keys() - theirs),
-        )
-        if names
-    ]
-    equal = len(theirs.keys() & ours.keys()) - len(differ)
+    differ = sorted(name for name in theirs.keys() & ours.keys() if theirs[name] != ours[name])
+    equal = sorted((theirs.keys() & ours.keys()) - {*differ})
+    only_a, only_b = sorted(theirs.keys() - ours.keys()), sorted(ours.keys() - theirs.keys())
+    return {"equal": equal, "differ": differ, "only_a": only_a, "only_b": only_b}
+
+
+def _outputs_in_words(found: dict[str, Any]) -> str:
+    if why := found.get("not_compared"):
+        return f"outputs: not compared, {why}"
+    said = {"differ:": found["differ"], "only A has": found["only_a"], "only B has": found["only_b"]}
+    parts = [f"{text} {', '.join(names)}" for text, names in said.items() if names]
+    equal, number = len(found["equal"]), sum(map(len, found.values()))
     if not parts:
         return f"outputs: byte-equal, {equal} of {equal} by the digests in the markers"
-    return f"outputs: byte-equal are {equal} of {len(theirs.keys() | ours.keys())}; {'; '.join(parts)}"
+    return f"outputs: byte-equal are {equal} of {number}; {'; '.join(parts)}"

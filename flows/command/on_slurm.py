@@ -62,14 +62,13 @@ def show_jobs(slurm: SlurmStudy) -> int:
     return 0
 
 
-def stands(slurm: SlurmStudy) -> dict[str, Any]:
-    """How each stage stands by its jobs and flow runs, by fingerprint; nothing when Prefect does not answer."""
+def stands(slurm: SlurmStudy) -> tuple[dict[str, Any], list[str]]:
+    """How each stage stands by its jobs and flow runs, by fingerprint; or nothing, and why Prefect is not asked."""
     try:
         require_server()
-        return standings(slurm).standings
+        return dict(standings(slurm).standings), []
     except (BadInput, PrefectException, httpx.HTTPError) as error:
-        show(f"Prefect is not asked ({error}); what the run directories say:", style="yellow")
-        return {}
+        return {}, [f"Prefect is not asked ({error}); what the run directories say:"]
 
 
 def show_used(slurm: SlurmStudy) -> None:

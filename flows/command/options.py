@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from deployments.dag.sources import page_names
-from storage.__main__ import add_commands, add_root
+from storage.__main__ import add_commands, add_json, add_root
 from storage.attempts import version_of
 from storage.errors import BadInput, did_you_mean
 from tasks.stage import outcome
@@ -85,6 +85,7 @@ def _add_studies(add: Add) -> None:
             )
         if name == "status":
             command.set_defaults(status=True)
+            add_json(command)
         if name == "cancel":
             command.set_defaults(status=False, dispatch="slurm", wait=False)
 
@@ -116,7 +117,9 @@ def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True
         )
     if with_views:
         _add_views(options)
-    options.set_defaults(over=[], **({} if with_views else {"dry_run": False, "keys": None, "show_config": False}))
+    options.set_defaults(
+        over=[], json=False, **({} if with_views else {"dry_run": False, "keys": None, "show_config": False})
+    )
 
 
 def _add_views(options: argparse.ArgumentParser) -> None:
@@ -152,12 +155,15 @@ def _add_runs(add: Add) -> None:
         "the studies below a folder of run directories: what came out of each, and what is not finished",
     )
     listed.add_argument("--all", action="store_true", help="superseded results too: of another version or input")
+    add_json(listed)
     shows = add(
         "show",
         "runs:show_run",
         "all about one run: what came out, the command that makes it again, its attempts, logs and sizes",
     )
-    shows.add_argument("--table", action="store_true", help="all its tables instead")
+    instead = shows.add_mutually_exclusive_group()
+    instead.add_argument("--table", action="store_true", help="all its tables instead")
+    add_json(instead)
     compares = add(
         "compare",
         "runs:compare",
@@ -166,6 +172,7 @@ def _add_runs(add: Add) -> None:
     compares.add_argument("a", metavar="A", help=f"{RUN}; or a table, FILE.csv, with a line for each arm and seed")
     compares.add_argument("b", metavar="B", nargs="?", help=RUN)
     compares.add_argument("--all", action="store_true", help="everything that differs, however long it is")
+    add_json(compares)
     _add_table_options(compares)
     audits = add(
         "audit",

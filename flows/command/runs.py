@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-from deployments.views.listing import ListedResult, date, read_root
-from flows.command.terminal import OUT, show, show_lines, show_markdown
+from deployments.views.listing import ListedResult, ListedStudy, date, read_root
+from flows.command.terminal import OUT, show, show_json, show_lines, show_markdown
 from storage.errors import BadInput, CheckFailed
 from storage.run_directory import RunDirectory, find_run
 from tasks.stage import outcome
 
 FOLLOW_SECONDS = 5.0
+Facts = dict[str, Any]
 
 
 def list_studies(options: argparse.Namespace) -> int:
     """`ratchet list`: each study below a root with its results, newest last, and what is not finished."""
-    return show_lines(_listing(options.root, options.all))
+    studies = read_root(options.root)
+    return show_json(list(studies)) if options.json else show_lines(_listing(studies, options.all))
 
 
 def show_run(options: argparse.Namespace) -> int:
     """`ratchet show`: all about one run, or all its tables."""
-    from flows.command.show import shown, tables_of
+    from flows.command.show import facts_of, in_words, tables_of
 
     run = find_run(options.root, options.run)
     if options.table:
         show_markdown(OUT, tables_of(run))
         return 0
-    return _show_of(shown(run, options.page))
+    return _show_of(lambda: facts_of(run, options.page), in_words, options.json)
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -44,16 +47,17 @@ def compare(options: argparse.Namespace) -> int:
         results = compare_table.compared_table(
             Path(options.a), compare_table.Asked(**{name: getattr(options, name) for name in asked})
         )
-        if options.format != "table":
-            return show({"csv": compare_table.as_csv, "json": compare_table.as_json}[options.format](results))
+        if options.format != "table" or options.json:
+            written = {"csv": compare_table.as_csv, "json": compare_table.as_json}
+            return show(written["json" if options.json else options.format](results))
         show_markdown(OUT, compare_table.as_markdown(results))
         return 0
-    from flows.command.compare import compared
+    from flows.command.compare import compared, in_words
 
     if options.b is None:
         raise BadInput("compare wants two runs, or one table FILE.csv")
     one, other = (find_run(options.root, named) for named in (options.a, options.b))
-    return _show_of(compared(one, other, options.all))
+    return _show_of(lambda: compared(one, other), lambda found: in_words(found, options.all), options.json)
 
 
 def audit(options: argparse.Namespace) -> int:
@@ -109,9 +113,9 @@ def fill_sink(options: argparse.Namespace) -> int:
     return 0
 
 
-def _listing(root: Path, everything: bool) -> Iterator[str]:
-    """The lines for a person. BadInput where there are no runs."""
-    for study in read_root(root):
+def _listing(studies: Iterable[ListedStudy], everything: bool) -> Iterator[str]:
+    """The lines for a person."""
+    for study in studies:
         yield f"{study.name} ({study.finished} of {study.begun} begun stages are finished)"
         yield from [f"  {study.older}"] if study.older else []
         for result in study.superseded if everything else []:
@@ -131,10 +135,10 @@ def _result(result: ListedResult, stands: str = "") -> Iterator[str]:
     yield f"    {result.shown}"
 
 
-def _show_of(lines: Iterable[str]) -> int:
+def _show_of(facts: Callable[[], Facts], in_words: Callable[[Facts], Iterable[str]], as_json: bool) -> int:
     """Prints what stands in run directories. BadInput where anybody wrote there what cannot be read."""
     try:
-        return show_lines(lines)
+        return show_json(facts()) if as_json else show_lines(in_words(facts()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(f"this directory is not readable, because {error!r}") from error
 

@@ -29,8 +29,8 @@ from storage.lineage import Lineages
 from storage.reading import last_lines
 from storage.run_directory import RunDirectory, read
 from tasks.findings.again import WHERE, as_argument
+from tasks.stage import outcome
 from tasks.stage.numerics import within
-from tasks.stage.outcome import in_words
 from tasks.stage.progress import duration
 from tasks.stage.validation import validated
 from tasks.training.phases import rows_at_the_end, told
@@ -44,36 +44,73 @@ MOST_CELLS = 1000
 NOT_KEPT = "not known: an earlier version of Ratchet began this run, and kept no study.json with it"
 
 
-def shown(run: RunDirectory, page: str = "") -> Iterator[str]:
-    """The lines for a person, who may name the `page` of the study."""
+def facts_of(run: RunDirectory, page: str = "") -> dict[str, Any]:
+    """All that is known, for a person, who may name the `page` of the study, and for `--json`."""
     about = read(run.stage_file)
-    cell = about.get("configuration", {}).get("cell")
     records = {file: read(file) for file in sorted(run.attempts.glob("[0-9]*.json"))}
     state, stands = standing(run)
-    finished = _when(run, len(records)) if state == "finished" else ""
-    yield f"{run.stage} {run.path.name}" + (f" ({cell})" if cell else "") + f", of the study {run.study}"
-    yield _line("state", state + finished + (f": {stands}" if stands else ""))
-    yield _line("folder", str(run.path))
-    if state == "finished":
-        yield from _found(run)
-    command, *notes = again(run, page)
+    finished = state == "finished"
+    at_work = next(reversed(records), None) if locks.holder(run.path / "locks") is not None else None
+    stopped = [file for file, record in records.items() if record.get("end_state") != "finished" and file != at_work]
+    log = stopped[-1].with_suffix(".log") if stopped else None
+    return {
+        "study": run.study,
+        "stage": run.stage,
+        "fingerprint": run.fingerprint,
+        "folder": run.path,
+        "cell": about.get("configuration", {}).get("cell"),
+        "state": state,
+        "stands": stands,
+        "ended_at": ended_at(run.path) if finished else None,
+        "seconds": attempts.seconds_of(run.attempts) if finished else None,
+        **(_found(run) if finished else {}),
+        "again": [*again(run, page)],
+        "numerics": [
+            f"{said} {', '.join(changed)} on"
+            for key, said in (("micro_batch_examples", "memory ended: micro-batches of"), ("compile", "compiled"))
+            if (changed := within(about.get("numerics_changes", []), key))
+        ],
+        "time": told(rows_at_the_end(run.timing_file)),
+        "reads": [
+            {"role": role, "stage": source.stage, "folder": source.path, "there": source.stage_file.exists()}
+            for role, source in run.reads(about.get("inputs", {})).items()
+        ],
+        "attempts": [{"file": file, "at_work": file == at_work, "record": record} for file, record in records.items()],
+        "log": inside(run.path, f"{run.attempts.name}/{log.name}") if log and log.is_file() else None,
+        "job_log": next(iter(sorted((run.path / "jobs").glob("*.log"))[-1:]), None),
+        "bytes": {path.name: _size(path) for path in run.path.iterdir()},
+    }
+
+
+def in_words(facts: dict[str, Any]) -> Iterator[str]:
+    """The lines for a person."""
+    cell = f" ({facts['cell']})" if facts["cell"] else ""
+    yield f"{facts['stage']} {facts['folder'].name}{cell}, of the study {facts['study']}"
+    when = _when(facts) if facts["ended_at"] else ""
+    yield _line("state", facts["state"] + when + (f": {facts['stands']}" if facts["stands"] else ""))
+    yield _line("folder", str(facts["folder"]))
+    if facts.get("headline"):
+        yield _line("result", facts["headline"])
+    yield from (_line("read", str(file)) for file in facts.get("files", []))
+    yield from (_line("refused", why) for why in facts.get("refused", []))
+    command, *notes = facts["again"]
     yield _line("again", command)
     yield from (_line("", f"   {note}") for note in notes)
-    for key, said in (("micro_batch_examples", "memory ended: micro-batches of"), ("compile", "compiled")):
-        if changed := within(about.get("numerics_changes", []), key):
-            yield _line("numerics", f"{said} {', '.join(changed)} on")
-    yield from (_line("time", line) for line in told(rows_at_the_end(run.timing_file)))
-    for role, source in run.reads(about.get("inputs", {})).items():
-        gone = "" if source.stage_file.exists() else "  (not there any more)"
-        yield _line("reads", f"{role}: {source.stage} {source.path.name}{gone}")
-    at_work = next(reversed(records), None) if locks.holder(run.path / "locks") is not None else None
-    for file, record in records.items():
-        yield _line("attempt", _attempt(record, file == at_work) if record else f"{file} cannot be read")
+    yield from (_line(name, line) for name in ("numerics", "time") for line in facts[name])
+    for one in facts["reads"]:
+        gone = "" if one["there"] else "  (not there any more)"
+        yield _line("reads", f"{one['role']}: {one['stage']} {one['folder'].name}{gone}")
+    for one in facts["attempts"]:
+        record = one["record"]
+        yield _line("attempt", _attempt(record, one["at_work"]) if record else f"{one['file']} cannot be read")
         diagnosis = record.get("diagnosis") or {}
         yield from (_line("", f"   {diagnosis[key]}") for key in ("summary", "resolution") if diagnosis.get(key))
-    stopped = [file for file, record in records.items() if record.get("end_state") != "finished" and file != at_work]
-    yield from _logs(run, stopped[-1].with_suffix(".log") if stopped else None)
-    yield _line("disk", _sizes(run.path))
+    if facts["log"]:
+        yield _line("log", str(facts["log"]))
+        yield from (_line("", f"   {line}") for line in last_lines(facts["log"], LAST_LINES))
+    if facts["job_log"]:
+        yield _line("job log", str(facts["job_log"]))
+    yield _line("disk", _sizes(facts["bytes"]))
 
 
 def tables_of(run: RunDirectory) -> str:
@@ -91,34 +128,33 @@ def _line(name: str, text: str) -> str:
     return f"  {name:<8} {text}"
 
 
-def _when(run: RunDirectory, number: int) -> str:
+def _when(facts: dict[str, Any]) -> str:
     """When it was finished, and how long its attempts worked."""
-    seconds = attempts.seconds_of(run.attempts)
+    seconds, number = facts["seconds"], len(facts["attempts"])
     took = f"after {duration(seconds)}" if seconds is not None else "after a time that no attempt's record tells"
-    return f" on {date(ended_at(run.path))}, {took}" + (f" in {number} attempts" if number > 1 else "")
+    return f" on {date(facts['ended_at'])}, {took}" + (f" in {number} attempts" if number > 1 else "")
 
 
-def _found(run: RunDirectory) -> Iterator[str]:
-    """Lines on what came out, and where it lies."""
-    result = read(run.result_file)
-    if headline := result.get("headline"):
-        yield _line("result", headline)
+def _found(run: RunDirectory) -> dict[str, Any]:
+    """What came out, the files to read, first the one for people, and why others are not to be read."""
+    result, files, refused = read(run.result_file), list[Path](), list[str]()
     first = shown_first(result)
     tables = [name for name in result.get("tables", []) if name != first]
     names = [first, "attempts.html", *tables, "final_results.json", "result.json"]
     for name in filter(None, names):
         try:
-            yield _line("read", str(inside(run.path, name)))
+            files.append(inside(run.path, name))
         except FileNotFoundError:
             pass
         except BadInput as error:
-            yield _line("refused", str(error))
+            refused.append(str(error))
+    return {"headline": result.get("headline"), "files": files, "refused": refused}
 
 
 def _attempt(record: dict[str, Any], at_work: bool) -> str:
     """How an attempt went: when, where, how it ended, and what it used."""
     end_state, began, ended = record.get("end_state"), record.get("started_at"), record.get("ended_at")
-    how = in_words(end_state) if end_state else "at work" if at_work else "was killed: it left no end"
+    how = outcome.in_words(end_state) if end_state else "at work" if at_work else "was killed: it left no end"
     after = f" after {duration(ended - began)}" if ended and began else ""
     job = f", job {record['slurm_job_id']}" if record.get("slurm_job_id") else ""
     by = {"person": ", started by a person", "automatic": ", started by itself"}.get(record.get("started_by", ""), "")
@@ -133,19 +169,8 @@ def _attempt(record: dict[str, Any], at_work: bool) -> str:
     return "; ".join(parts)
 
 
-def _logs(run: RunDirectory, of_attempt: Path | None) -> Iterator[str]:
-    """The end of the log of an attempt that did not finish, and where the newest job log is."""
-    if of_attempt and of_attempt.is_file():
-        yield _line("log", str(inside(run.path, f"{run.attempts.name}/{of_attempt.name}")))
-        for line in last_lines(of_attempt, LAST_LINES):
-            yield _line("", f"   {line}")
-    for log in sorted((run.path / "jobs").glob("*.log"))[-1:]:
-        yield _line("job log", str(log))
-
-
-def _sizes(folder: Path) -> str:
+def _sizes(sizes: Mapping[str, int]) -> str:
     """Sizes of the largest things in a run directory, and of all."""
-    sizes = {path.name: _size(path) for path in folder.iterdir()}
     largest = sorted(sizes.items(), key=lambda one: -one[1])[:SHOWN_SIZES]
     rest = sum(sizes.values()) - sum(size for _, size in largest)
     parts = [f"{name} {decimal(size)}" for name, size in largest] + ([f"others {decimal(rest)}"] if rest else [])

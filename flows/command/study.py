@@ -16,7 +16,7 @@ from deployments.views.estimate import estimate
 from deployments.views.listing import shown_first, standing
 from deployments.views.notes import finished_neighbours, notes
 from flows.command import settings
-from flows.command.terminal import OUT, refuse, show, show_markdown
+from flows.command.terminal import OUT, refuse, show, show_json, show_markdown
 from storage import attempts, generations, markers
 from storage.checkpoints import furthest
 from storage.differences import leaves
@@ -65,7 +65,7 @@ def run_study(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _dry_run(study, walk, slurm)
     if options.status:
-        return _status(page, study, walk, slurm)
+        return _status(page, study, walk, slurm, options.json)
     return _run(page, study, walk, slurm, options)
 
 
@@ -136,7 +136,7 @@ def _dry_run(study: Any, walk: Walk, slurm: SlurmStudy | None) -> int:
 
         own_resources(study)  # needs no server, and a profile may be another person's
     for handle in walk.handles:
-        show(_line(handle, walk, _would_run(handle)))
+        show(_line(_row(handle, walk, "", _would_run(handle))))
     show(f"finished: {estimate(walk.handles).words}")
     for note in [*notes(walk.handles), *finished_neighbours(walk.handles)]:
         show(note, style="yellow")
@@ -147,30 +147,48 @@ def _dry_run(study: Any, walk: Walk, slurm: SlurmStudy | None) -> int:
     return 0
 
 
-def _status(page: Page, study: Any, walk: Walk, slurm: SlurmStudy | None) -> int:
+def _status(page: Page, study: Any, walk: Walk, slurm: SlurmStudy | None, as_json: bool) -> int:
     """Prints how each stage stands; on SLURM also what its jobs used. 0 when all are finished, else 75."""
-    stands: dict[str, Any] = {}
+    stands, first = dict[str, Any](), list[str]()
     if slurm:
         from flows.command import on_slurm
 
-        stands = on_slurm.stands(slurm)
+        stands, first = on_slurm.stands(slurm)
     else:
         page.sweep_without_stopped(study, walk)
     if not walk.root.is_dir():
-        show(f"there is no folder {walk.root} yet: nothing was started with this --root", style="yellow")
-    for handle in walk.handles:
-        show(_line(handle, walk, stand_of(handle, stands.get(handle.run.fingerprint))))
-    for note in finished_neighbours(walk.handles):
-        show(note, style="yellow")
-    if slurm:
-        on_slurm.show_used(slurm)
-    return 0 if all(handle.finished for handle in walk.handles) else outcome.AWAITING_RETRY.exit_code
+        first.append(f"there is no folder {walk.root} yet: nothing was started with this --root")
+    rows = [_row(handle, walk, *stand_of(handle, stands.get(handle.run.fingerprint))) for handle in walk.handles]
+    last, finished = finished_neighbours(walk.handles), all(handle.finished for handle in walk.handles)
+    if as_json:
+        show_json({"study": study.name, "finished": finished, "stages": rows, "notes": [*first, *last]})
+    else:
+        for note in first:
+            show(note, style="yellow")
+        for row in rows:
+            show(_line(row))
+        for note in last:
+            show(note, style="yellow")
+        if slurm:
+            on_slurm.show_used(slurm)
+    return 0 if finished else outcome.AWAITING_RETRY.exit_code
 
 
-def _line(handle: Handle, walk: Walk, stands: str) -> str:
+def _row(handle: Handle, walk: Walk, state: str, stands: str) -> dict[str, Any]:
     """A stage, how it stands, and which cell it belongs to."""
-    cell = ", ".join(handle.cell) or ("all cells" if walk.cells else "")
-    return f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {stands}" + (f"  ({cell})" if cell else "")
+    return {
+        "stage": handle.stage.name,
+        "fingerprint": handle.run.fingerprint,
+        "folder": handle.run.path,
+        "state": state,
+        "stands": stands,
+        "cell": ", ".join(handle.cell) or ("all cells" if walk.cells else ""),
+    }
+
+
+def _line(row: dict[str, Any]) -> str:
+    cell = f"  ({row['cell']})" if row["cell"] else ""
+    return f"{row['stage']:<16} {row['fingerprint'][:12]}  {row['stands']}{cell}"
 
 
 def _would_run(handle: Handle) -> str:
@@ -181,21 +199,22 @@ def _would_run(handle: Handle) -> str:
     return (f"would go on (step {saved:,} is saved)" if saved else "would run") + refused
 
 
-def stand_of(handle: Handle, on_slurm: Any = None) -> str:
-    """How a stage stands by its run directory; on SLURM first by its jobs and its flow run."""
+def stand_of(handle: Handle, on_slurm: Any = None) -> tuple[str, str]:
+    """(finished, running or not finished; how it stands) of a stage by its run directory; on SLURM how it stands first
+    by its jobs and its flow run."""
     if handle.finished:
         seconds = attempts.seconds_of(handle.run.attempts)
-        return "finished" if seconds is None else f"finished in {duration(seconds)}"
+        return "finished", "finished" if seconds is None else f"finished in {duration(seconds)}"
     state, stands = standing(handle.run, handle.verdict)
     if state == "running":
         stands = f"{state}, {stands}"
     elif handle.waits_for:
-        return handle.verdict.reason
+        return state, handle.verdict.reason
     if on_slurm is None:
-        return stands
+        return state, stands
     begun = handle.verdict.present or attempts.newest(handle.run.attempts) is not None
     more = state == "running" or (on_slurm.stand == "ready" and begun)
-    return f"{on_slurm.line}; {stands}" if more else str(on_slurm.line)
+    return state, f"{on_slurm.line}; {stands}" if more else str(on_slurm.line)
 
 
 def _run_here(page: Page, study: Any, walk: Walk) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 
+from storage.run_directory import RunDirectory
 from storage.visible import line, visible, wrapped
 from tasks.stage import outcome
 
@@ -44,6 +47,19 @@ def show(text: str, style: str | None = None) -> int:
 def show_lines(lines: Iterable[str]) -> int:
     """Prints lines, of which none ends early, whatever stood in a file that it tells of."""
     return show("\n".join(map(line, lines)))
+
+
+def show_json(value: Any) -> int:
+    """Prints one JSON document, which no terminal breaks. ValueError for a number that is not finite."""
+    sys.stdout.write(json.dumps(value, indent=2, default=_plain, allow_nan=False) + "\n")
+    return 0
+
+
+def _plain(value: Any) -> Any:
+    """A run by its folder, a dataclass by its fields, and all else in words."""
+    if isinstance(value, RunDirectory):
+        return str(value.path)
+    return vars(value) if hasattr(value, "__dataclass_fields__") else str(value)
 
 
 def refuse(message: str, code: int = outcome.BAD_INPUT.exit_code) -> int:

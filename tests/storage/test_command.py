@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from storage import durable, locks, markers
-from storage.__main__ import main
+from storage.__main__ import Verified, main
 from storage.run_directory import LATEST
 from tests.storage import runs
 
@@ -34,7 +34,8 @@ def run_in(root, stage="train", seed=1):
 
 def output_of(capsys, *arguments):
     code = main([str(argument) for argument in arguments])
-    return code, capsys.readouterr().out
+    shown = capsys.readouterr()
+    return code, shown.out + shown.err
 
 
 # ---------------------------------------------------------------------------------------------------- verify
@@ -53,6 +54,20 @@ def test_verify_says_one_line_for_each_run_and_how_many_there_are(root, capsys):
             f"unfinished  {names[2]}",
         ]
     )
+
+
+def test_verify_as_json_holds_what_the_lines_say(root, tmp_path, capsys):
+    output_of(capsys, "export", root, tmp_path / "copy")
+    runs.edit_unnoticed(run_in(root).result_file)
+    for place, states in ((root, {"verified": 1, "REFUSED": 1, "unfinished": 1}), (tmp_path / "copy", {"verified": 2})):
+        code, printed = output_of(capsys, "verify", place)
+        as_json, text = output_of(capsys, "verify", place, "--json")
+        found = json.loads(text)
+        assert (code, as_json, found["counts"]) == ("REFUSED" in states, code, states)
+        assert [Verified(**one).line for one in found["runs"]] == printed.splitlines()[:-1]
+    assert main(["verify", str(tmp_path / "none"), "--json"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.startswith("error: there is no folder")
 
 
 def test_verify_changes_nothing(root, capsys):
@@ -342,13 +357,13 @@ def test_export_to_a_full_disk_leaves_nothing(root, small_disk, capsys):
     run = run_in(root)
     (run.path / "attempts.html").write_bytes(b"x" * 1_000_000)
     assert main(["export", str(root), str(small_disk / "copy")]) == 1
-    assert "No space left on device" in capsys.readouterr().out
+    assert "No space left on device" in capsys.readouterr().err
     assert runs.tree(small_disk) == {}
 
 
 def test_a_folder_without_runs_is_an_error_and_not_silence(tmp_path, capsys):
     assert main(["verify", str(tmp_path)]) == 2
-    assert "there are no runs below" in capsys.readouterr().out
+    assert "there are no runs below" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------------- the root
