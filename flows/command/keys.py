@@ -18,6 +18,23 @@ from flows.command.terminal import show
 from storage.errors import BadInput, did_you_mean
 from tasks.stage.keys import keys_of
 
+RUNS = {
+    "bash": """_ratchet_runs() {
+  local root=runs at name
+  [[ " ${COMP_WORDS[*]} " =~ " --root "([^ ]+) ]] && root=${BASH_REMATCH[1]}
+  cd -- "$root" 2>/dev/null && for at in */latest */*/*/stage.json; do
+    at=${at%/stage.json}
+    for name in "$at" "${at##*/}"; do [[ -e $at && $name == "$1"* && $name != latest ]] && echo "$name"; done
+  done
+}""",
+    "zsh": """_ratchet_runs() {
+  local root=runs; local -a at
+  [[ " $words " =~ ' --root ([^ ]+)' ]] && root=$match[1]
+  at=($root/*/*/*/stage.json(N:h)); compadd -- ${at#$root/} ${at:t}; _files
+}""",
+}
+"""What offers runs below the root that is named, by folder and by fingerprint. Never `compgen -W`, which would run what
+a stranger's folder is called."""
 PROFILES = Path(flows.__path__[0], "profiles")
 
 
@@ -54,7 +71,11 @@ def print_completion(options: argparse.Namespace) -> int:
     names = page_names()
     profiles = {name: " ".join(sorted(file.stem for file in PROFILES.glob(f"{name}/*.yaml"))) for name in names}
     keys = {name: f"$(ratchet run {name} --keys | grep -v '[ :]')" for name in names}
+    runs = {"bash": "_ratchet_runs", "zsh": "_ratchet_runs", "preamble": RUNS}
     complete = {
+        "run": runs,
+        "a": runs,
+        "b": runs,
         "study": _completer("studies", {"": " ".join(names)}, files=True),
         "profile": _completer("profiles", profiles, files=True),
         "changes": _completer("keys", keys),

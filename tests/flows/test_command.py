@@ -138,14 +138,20 @@ def test_the_shell_completes_the_commands(shell: str, capsys: pytest.CaptureFixt
     assert "show-config" in shown and "prune" in shown
 
 
-def test_bash_accepts_its_completion_and_offers_commands_studies_profiles_and_keys(
+def test_bash_accepts_its_completion_and_offers_commands_studies_profiles_keys_and_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As a person types it: the keys are asked of `ratchet` itself."""
+    """As a person types it: the keys are asked of `ratchet` itself, and what a folder is called is not run."""
+    for stage, print_ in (("train", "3fc1b07a"), ("report", "3fe2"), ("report", "5a72"), ("$(touch ran)", "7b")):
+        (tmp_path / "runs" / "one" / stage / print_).mkdir(parents=True)
+        (tmp_path / "runs" / "one" / stage / print_ / "stage.json").touch()
+    (tmp_path / "runs" / "one" / "latest").symlink_to("report/5a72")
     command.ratchet(["completion", "bash"])
     (tmp_path / "ratchet").write_text(f'#!/bin/sh\nexec {sys.executable} -m flows "$@"\n')
     (tmp_path / "ratchet").chmod(0o755)
-    typed = ["ve", "run ro", "run icecube --profile ''", "sweep inversion --set budget.ep"]
+    there = f"--root {tmp_path}/runs"
+    typed = ["ve", "run ro", "run icecube --profile ''", "sweep inversion --set budget.ep", f"show {there} 3f"]
+    typed += [f"compare {there} 5a72 one/tr", f"audit {there} one/l", f"show {there} 'one/$'", f"show {there} nothing"]
     ask = "".join(
         f"COMP_WORDS=(ratchet {line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
         "_shtab_ratchet; echo ${COMPREPLY[@]}\n"
@@ -160,7 +166,10 @@ def test_bash_accepts_its_completion_and_offers_commands_studies_profiles_and_ke
         cwd=REPOSITORY,
         env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )
-    assert done.stdout.splitlines() == ["verify", "robustness", "icecube quick smoke", "budget.epochs"], done.stderr
+    of_study = ["verify", "robustness", "icecube quick smoke", "budget.epochs"]
+    of_runs = ["3fe2 3fc1b07a", "one/train/3fc1b07a", "one/latest", "one/$(touch ran)/7b", ""]
+    assert done.stdout.splitlines() == [*of_study, *of_runs], done.stderr
+    assert not [*tmp_path.rglob("ran")] and not (REPOSITORY / "ran").exists()
 
 
 def test_an_unknown_study_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
