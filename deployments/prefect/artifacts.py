@@ -16,6 +16,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
+from deployments.prefect.report_pages import link_of
 from deployments.views.curves import curves_of
 from deployments.views.estimate import Estimate
 from storage import attempts, durable, markers, reading
@@ -142,7 +143,9 @@ class StudyArtifacts(Artifacts):
             not_shown = result.get("not_shown", [])
             lines = [f"**{without_links(verdict)}**" if verdict else "", _points(numbers)]
             lines += [f"Not shown, and to keep in mind:\n\n{_points(not_shown)}"] if not_shown else []
-            lines += [f"Open it in a browser: `{markers.output(last, report)}`"]
+            file = markers.output(last, report)
+            link = link_of(file.absolute(), str(self._client.api_url).rstrip("/"))
+            lines += [f"[Open the report]({link})" if link else "", f"It is the file `{file}`"]
             self.text("report", "\n\n".join(filter(None, lines)), "the answer; the report is one page, without network")
         self._tables_and_figures(last, result)
 

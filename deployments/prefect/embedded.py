@@ -283,13 +283,15 @@ def serve(port: int) -> None:
     from starlette.responses import HTMLResponse
     from starlette.routing import Route
 
+    from deployments.prefect import report_pages
+
     os.umask(0o077)  # the database holds parameters and logs of studies, private ones too
     if there := _database_file():
         for file in there.parent.glob(f"{there.name}*"):
             with suppress(PermissionError, FileNotFoundError):  # another user's, who shares it; an ended server's
                 file.chmod(0o600)
     app = create_app()
-    app.router.routes.insert(0, Route(f"/{ENTER}", lambda _: HTMLResponse(ENTER_PAGE)))
+    app.router.routes[:0] = [Route(f"/{ENTER}", lambda _: HTMLResponse(ENTER_PAGE)), report_pages.route()]
     listener = socket.create_server(("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(TrustedHostMiddleware(app, OWN_NAMES), log_level="error", lifespan="on"))
 

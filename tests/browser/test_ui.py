@@ -166,6 +166,12 @@ def test_a_study_is_started_from_the_form_watched_and_its_results_are_read(ui: U
     assert len({one["key"] for one in artifacts}) > 20
     for artifact in artifacts:
         _look_at(watched, f"{ui.address}/artifacts/artifact/{artifact['id']}", artifact["key"])
+    report = next(one["id"] for one in artifacts if one["key"] == "mine-report")
+    watched.goto(f"{ui.address}/artifacts/artifact/{report}")
+    link = watched.get_by_role("link", name="Open the report")
+    opened = open_page(ui.address + str(link.get_attribute("href")))
+    opened.get_by_role("heading").first.wait_for()
+    assert opened.evaluate("window.origin") == "null", "the password lies in the origin of the UI"
     files = [file for file in ui.folder.rglob("*") if file.is_file()]
     assert ui.server.password and not [file for file in files if ui.server.password.encode() in file.read_bytes()]
 
