@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 
 import flows
-from deployments.dag.page import Page
+from deployments.dag.page import Page, load_page
 from deployments.dag.sources import page_names
 from flows.command.options import ratchet_parser
-from flows.command.terminal import show
+from flows.command.terminal import show, show_json
 from storage.errors import BadInput, did_you_mean
 from tasks.stage.keys import keys_of
 
@@ -62,6 +62,23 @@ def show_keys(page: Page, group: str) -> int:
 def show_configuration(study: Any) -> int:
     """Prints the whole study: given to `--profile` as a file, it is the same study."""
     return show(yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False).rstrip())
+
+
+def print_schema(options: argparse.Namespace) -> int:
+    """`ratchet schema`: prints what an editor checks a profile of a study by."""
+    return show_json(profile_schema(load_page(options.study)))
+
+
+def profile_schema(page: Page) -> dict[str, Any]:
+    """The JSON schema of a profile: its file names it, and a group with a default may have part of its keys."""
+    schema = page.model.model_json_schema()
+    groups = [schema, *schema.get("$defs", {}).values()]
+    given = {key["$ref"].rpartition("/")[2] for one in groups for key in one.get("properties", {}).values()
+             if "default" in key and "$ref" in key}  # fmt: skip
+    for name in given:
+        schema["$defs"][name].pop("required", None)
+    schema["required"] = [name for name in schema.get("required", []) if name != "name"]
+    return schema | {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"Profile of {page.name}"}
 
 
 def print_completion(options: argparse.Namespace) -> int:
