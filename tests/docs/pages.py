@@ -16,7 +16,6 @@ PAGES = {
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?<=\n\n)((?: {4}.*\n|\n(?= {4}))+)")
 DRAWINGS = (
-    "setup -> base",
     "icecube-pulses -> ",
     "inversion-matrices -> ",
     "summarisation-pairs -> ",

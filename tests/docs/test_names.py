@@ -49,9 +49,8 @@ def test_every_place_exists(page: str, name: str) -> None:
     assert name in MADE_BY_THE_READER or (REPOSITORY / name).exists(), page
 
 
-def test_the_README_s_table_of_pages_is_whole() -> None:
-    shown = {link.partition("#")[0] for link in links(PAGES["README.md"])} | {"README.md", "docs/README.md"}
-    assert set(PAGES) <= shown
+def test_the_table_of_pages_is_whole() -> None:
+    assert "docs/README.md" in links(PAGES["README.md"])
     linked = {(Path("docs") / link).as_posix().removeprefix("docs/../") for link in links(PAGES["docs/README.md"])}
     assert set(PAGES) <= linked | {"docs/README.md"}
 

@@ -88,6 +88,7 @@ def test_the_attacked_text_the_curve_and_the_model_are_those_of_the_study(read: 
 
 def test_every_piece_of_python_in_the_docs_is_executed_by_a_test() -> None:
     assert {block.page for block in blocks("python")} == {
+        "README.md",
         "docs/going-on.md",
         "docs/influence.md",
         "docs/reading-results.md",

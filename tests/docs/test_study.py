@@ -35,22 +35,14 @@ def test_the_tables_have_the_rows_and_columns_of_a_run(smoke_root: Path) -> None
         tables(re.sub(r"( \| +on (\*\*)?[\w@.-]+( \(dead\)\*\*)?)+", " | on each", text))
         for text in (SHOWN, file.read_text())
     )
-    assert len(shown) >= 5
+    assert len(shown) >= 2
     for header, *rows in shown:
         assert any(header == there and set(names) <= set(rows) for there, *names in made), header
 
 
-def test_what_the_README_quotes_stands_among_these_tables() -> None:
-    quoted = [line for line in PAGES["README.md"].splitlines() if line.startswith("> ")]
-    assert len(quoted) == 7 and set(quoted) <= set(SHOWN.splitlines())
-    (said,) = re.findall(r"raises the loss of `baseline`\s+by\s+(\d\.\d+)", PAGES["README.md"])
-    rises = re.findall(r"^> \| baseline +\|.*?\| +\+(\d\.\d+) +\|", SHOWN, re.MULTILINE)
-    assert said in [f"{float(rise):.2f}" for rise in rises]
-
-
 def test_the_picture_is_the_DAG_of_the_study() -> None:
     """Its arrows are those of the page, without those that follow from others."""
-    (picture,) = (block.text for block in blocks("mermaid") if block.page == "README.md")
+    (picture,) = (block.text for block in blocks("mermaid") if block.page == "docs/study-robustness.md")
     names = dict(re.findall(r'^ +(\w+)\["([\w-]+)<br>', picture, re.MULTILINE))
     drawn = {
         (names[start], names[end])
