@@ -186,11 +186,13 @@ def _add_runs(add: Add) -> None:
         "runs:replay",
         "make the step again at which a training's numbers were not finite: which examples, which module",
     )
-    for command in (shows, audits, replays):
+    card = add("card", "runs:card", "copy a finished training's model to a folder, with a card of it for a model hub")
+    for command in (shows, audits, replays, card):
         of_report = "of a study's report, such as runs/quick/latest: " if command is audits else ""
         command.add_argument("run", metavar="RUN", help=of_report + RUN)
     audits.add_argument("--seed", type=int, help="draws other examples (default: those of the study's audit)")
-    for command in (shows, compares, audits, replays):
+    card.add_argument("folder", metavar="FOLDER", type=Path, help="new folder for the copy")
+    for command in (shows, compares, audits, replays, card):
         root_help = "folder of the run directories (default: runs)"
         command.add_argument("--root", type=Path, default=Path("runs"), help=root_help)
         if command is not compares:

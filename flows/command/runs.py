@@ -93,6 +93,13 @@ def make_index(options: argparse.Namespace) -> int:
     return show(str(write_index(options.root)))
 
 
+def card(options: argparse.Namespace) -> int:
+    """`ratchet card`: a training's model with a card, for a model hub."""
+    from flows.command.card import write_card  # takes huggingface_hub
+
+    return show(write_card(find_run(options.root, options.run), options.folder, options.page))
+
+
 def fill_sink(options: argparse.Namespace) -> int:
     """`ratchet tensorboard`, `mlflow`, `wandb`: what trainings measure, for these; `--follow`: again, until Ctrl-C."""
     from deployments.views.sinks import Sink
