@@ -65,6 +65,6 @@ def made(flow: Any) -> Any:
 
 def require_flow(page: Page) -> None:
     """BadInput when Prefect would not find the page's flow."""
-    found = inspect.unwrap(page.function).__globals__.get(page.name)
+    found = page.names.get(page.name)
     if not isinstance(found, LazyFlow | getattr(sys.modules.get("prefect"), "Flow", LazyFlow)):
         raise BadInput(f"{page.file}: names no flow {page.name!r}: end it with `{page.name} = study_flow(page)`")

@@ -59,9 +59,14 @@ class Page:
         return _as_staged(Path(self.place)) if self.is_own else Path(inspect.getfile(inspect.unwrap(self.function)))
 
     @property
+    def names(self) -> dict[str, Any]:
+        """What its module names."""
+        return inspect.unwrap(self.function).__globals__
+
+    @property
     def description(self) -> str:
         """The first paragraph of its module's docstring, in one line."""
-        text = inspect.cleandoc(inspect.unwrap(self.function).__globals__.get("__doc__") or "").partition("\n\n")[0]
+        text = inspect.cleandoc(self.names.get("__doc__") or "").partition("\n\n")[0]
         return " ".join(text.split())
 
     @property
@@ -122,7 +127,7 @@ class Page:
         if not all(walk.cells.values()):
             raise BadInput(f"{self.file}: the page calls no stage")
         config = sweep.configuration(study, self.over, missing)
-        choose = inspect.unwrap(self.function).__globals__.get("sweep_stage")
+        choose = self.names.get("sweep_stage")
         stage, config = choose(study, config) if choose else (sweep.SWEEP, config)
         known = next((one for one in walk.handles if (one.stage, one.config) == (stage, config)), None)
         if known is not None:  # a study that is followed asks again and again
@@ -170,7 +175,7 @@ def load_page(place: str) -> Page:
 
 def stages_of(page: Page) -> list[Stage]:
     """The stages that the page's module names."""
-    return [value for value in inspect.unwrap(page.function).__globals__.values() if isinstance(value, Stage)]
+    return [value for value in page.names.values() if isinstance(value, Stage)]
 
 
 def own_files(page: Page, handles: Iterable[Handle] = ()) -> dict[str, Path]:
