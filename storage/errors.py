@@ -113,8 +113,8 @@ class NumericalFailure(Exception):
 class NotLearning(Exception):
     """A training is hardly better than a method without learning: exit code 1, checkpoints are kept.
 
-    `measured` is the lowest value of `metric` by `step`, `required` the highest that was allowed, `reference` says
-    where that comes from; `curve` holds (step, value) of the validations so far.
+    `measured` is the best value of `metric` by `step`, `required` the worst that was allowed, `reference` says where
+    that comes from; `curve` holds (step, value) of the validations so far.
     """
 
     advice = (
@@ -130,11 +130,13 @@ class NotLearning(Exception):
         required: float,
         reference: str,
         curve: Sequence[Sequence[float]],
+        higher_is_better: bool = False,
     ) -> None:
         self.step, self.metric, self.measured, self.required, self.curve = step, metric, measured, required, curve
+        best, least = ("highest", "least") if higher_is_better else ("lowest", "most")
         validations = ", ".join(f"{value:.4g} at {int(at)}" for at, value in curve[-CURVE_SHOWN:])
         super().__init__(
-            f"by step {step} the lowest {metric} is {measured:.6g}, required at most {required:.6g}, "
+            f"by step {step} the {best} {metric} is {measured:.6g}, required at {least} {required:.6g}, "
             f"{reference}. The last validations: {validations}"
         )
 

@@ -53,7 +53,8 @@ def trivial_of(row: dict[str, Any], name: str) -> dict[str, float]:
     """Results of methods without learning on the metric `name` of a row; empty where the row's are those of another."""
     trivial: dict[str, float] = row.get("trivial") or {}
     if trivial and name.startswith(VALIDATION) and name in row:
-        return trivial if row[name] / min(trivial.values()) == row["ratio_to_trivial"] else {}
+        best = (max if row.get("higher_is_better") else min)(trivial.values())
+        return trivial if row[name] / best == row["ratio_to_trivial"] else {}
     return {}
 
 

@@ -37,16 +37,18 @@ def require_as_logged(what: str, file: Path, training: Mapping[str, Any], metric
     """Requires that validations, best validation, steps and gradients of a result are those of the metrics in `file`.
 
     `training` comes from `tasks.training.result.described`. The metric that decides is `metric` in the rows and `name`
-    in the result (empty: the same). The best is the lowest, of equals the earlier.
+    in the result (empty: the same). The best is the lowest or, where `higher` has its name, the
+    highest, of equals the earlier.
     """
     name, rows = name or metric, rows_of(file)
     validations = [
         {metric if key == name else key: value for key, value in validation.items()}
         for validation in training["validations"]
     ]
-    best = min(validations, key=lambda validation: validation[metric])
+    higher = name in training.get("higher", ())
+    best = (max if higher else min)(validations, key=lambda validation: validation[metric])
     require_equal(
-        f"the best validation of {what} is the lowest of its validations",
+        f"the best validation of {what} is the {'highest' if higher else 'lowest'} of its validations",
         (training["best_step"], training[f"best_{name}"]),
         (best["step"], best[metric]),
     )

@@ -48,7 +48,7 @@ METRICS_EVERY_STEPS = 10
 def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> Position:
     """Trains to the last step, or raises Stop after saving. Returns the final position.
 
-    On return `problem.model` has the weights (with `ema_decay` the averaged ones) of the lowest value of the metric
+    On return `problem.model` has the weights (with `ema_decay` the averaged ones) of the best value of the metric
     that decides, ties: the earlier. With patience the training may have ended early: the position says where.
     """
     state = initial_state(problem, schedule)
@@ -395,13 +395,14 @@ def _validate(run: StageRun, problem: Problem, state: State) -> None:
         if not math.isfinite(value):
             raise NumericalFailure(position.step, [], f"the {name.replace('_', ' ')}")
     value = metrics.pop(problem.decides)
-    further = metrics | compared(value, problem.trivial)
+    further = metrics | compared(value, problem.trivial, problem.higher_decides)
     run.metrics.append({"step": position.step, problem.decides: value, **further})
     run.timing.append({"validation": position.step, "seconds": time.monotonic() - started, "at": time.time()})
     position.validations.append([position.step, value])
     if metrics:  # in the order in which a checkpoint gives it back
         position.further_metrics.append(dict(sorted({"step": position.step, **metrics}.items())))
-    if position.best_value is None or value < position.best_value:
+    best = position.best_value
+    if best is None or (value > best if problem.higher_decides else value < best):
         position.best_step, position.best_value = position.step, value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +27,8 @@ class Problem:
     tokens of its example and the weight their number. Neither depends on how the window was cut.
 
     `evaluate(model)` returns the validation loss, or named metrics of which the one called `decides` chooses the best
-    step: the lower, the better. `trivial` are the values of methods without learning on that metric, by name; each
-    validation then has them beside it.
+    step: the lower, the better, unless `higher` has its name, as of an accuracy. `trivial` are the values of methods
+    without learning on that metric, by name; each validation then has them beside it.
 
     `checks` run after the step that is their key. `order` chooses the examples of a window: shuffled, unless it is
     another function of the same arguments (`tasks.training.order`).
@@ -42,16 +42,24 @@ class Problem:
     checks: dict[int, list[Callable[[nn.Module], None]]] = field(default_factory=dict)
     weights: Callable[[np.ndarray, int], np.ndarray] | None = None
     decides: str = "validation_loss"
+    higher: Collection[str] = ()
     trivial: dict[str, float] = field(default_factory=dict)
     order: Order = example_at
 
     def __post_init__(self) -> None:
+        if isinstance(self.higher, str):
+            raise BadInput(f"Problem.higher is {self.higher!r}: it holds names of metrics, such as ({self.higher!r},)")
         for name, value in self.trivial.items():
             if not (math.isfinite(value) and value > 0):
                 raise BadInput(
                     f"the trivial value of {name} is {value}: it must be a finite number above 0, since "
                     f"{self.decides} is given as a multiple of it"
                 )
+
+    @property
+    def higher_decides(self) -> bool:
+        """True where a higher value of the metric that decides is better."""
+        return self.decides in self.higher
 
     def window_weight(self, indices: np.ndarray, epoch: int) -> float:
         """The divisor of the summed losses of a window with the examples `indices` [B], if they have weights."""
@@ -73,8 +81,10 @@ class Problem:
                 f"evaluate gives {', '.join(metrics)}: {self.decides}, which decides, must be among the metrics, and "
                 f"none of them may be called {' or '.join(sorted(RESERVED))}"
             )
+        if strange := set(self.higher) - metrics.keys():
+            raise BadInput(f"Problem.higher names {', '.join(sorted(strange))}: evaluate gives {', '.join(metrics)}")
         return {name: float(number) for name, number in metrics.items()}
 
 
-RESERVED = frozenset({"step", "trivial", "ratio_to_trivial"})
+RESERVED = frozenset({"step", "trivial", "ratio_to_trivial", "higher_is_better"})
 """Other keys in a row of metrics."""

@@ -20,8 +20,10 @@ def unlearned(runs: Iterable[RunDirectory]) -> str:
     for run in sorted(set(runs), key=lambda run: run.path):
         for training in _trainings(read(run.result_file)):
             trainings += 1
-            method, least = min(training["trivial"].items(), key=lambda item: item[1])
-            if training["ratio_to_trivial"] * least >= least:
+            higher = training.get("higher_is_better") is True
+            method, best = (max if higher else min)(training["trivial"].items(), key=lambda item: item[1])
+            reached = training["ratio_to_trivial"] * best
+            if reached <= best if higher else reached >= best:
                 cell = read(run.stage_file).get("configuration", {}).get("cell")
                 names.append(f"{run.stage} {run.path.name}" + (f" ({cell})" if cell else ""))
                 methods.append(method)

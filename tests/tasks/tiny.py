@@ -111,6 +111,7 @@ def toy_problem(config: ToyConfig) -> Problem:
         errors = model(x[held_out]) - y[held_out]
         found = {"absolute_error": errors.abs(), "squared_error": errors**2, "bias": errors}
         found = {name: values.mean().item() for name, values in found.items()}
+        found["closeness"] = 1 / (1 + found["squared_error"])
         return {name: found[name] for name in config.metrics} or found["squared_error"]
 
     return Problem(
@@ -121,6 +122,7 @@ def toy_problem(config: ToyConfig) -> Problem:
         evaluate,
         weights=tokens if config.weighted else None,
         decides=[*config.metrics, "validation_loss"][0],
+        higher=config.higher,
         trivial={"mean": config.trivial} if config.trivial else {},
         order=FileOrder(config.files, 2) if config.files else example_at,
     )

@@ -21,6 +21,7 @@ class ToyConfig(StageConfiguration):
     noise: float = scientific(0.0, description="Noise on the inputs, another one in each epoch.")
     weighted: bool = scientific(False, description="An example weighs as much as it has tokens: one to three.")
     metrics: list[str] = scientific([], description="The metrics by name, of which the first decides; empty: a loss.")
+    higher: list[str] = scientific([], added_later=True, description="Metrics of which higher is better.")
     files: list[int] = scientific([], description="How many examples each file holds; two are read at a time.")
     trivial: float = scientific(0.0, description="What a method without learning gets; 0: nobody says.")
     poisoned_loss: int | None = scientific(None, description="The example whose loss is not finite.")

@@ -71,6 +71,8 @@ def trial(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
 
 def _ended(ended: Ended, step: int, problem: Problem, position: Position) -> Trial:
     metric = position.validations[-1][1] if position.validations else None
-    ratio = None if metric is None else compared(metric, problem.trivial).get("ratio_to_trivial")
+    ratio = (
+        None if metric is None else compared(metric, problem.trivial, problem.higher_decides).get("ratio_to_trivial")
+    )
     norms = [position.gradient_norms.largest, *(epoch["gradient_norm_max"] for epoch in position.epochs)]
     return Trial(ended, step, metric, ratio, max(norms), position.validations)

@@ -6,10 +6,13 @@ import json
 
 import pytest
 
+from deployments.views.curves import trivial_of
 from storage import attempts, durable, generations, markers
 from storage.errors import BadInput, NotLearning
 from tasks.training.budget import Budget, LearningGate
+from tasks.training.logged import require_as_logged
 from tasks.training.problem import Problem
+from tasks.training.unlearned import unlearned
 from tests.tasks.tiny import (
     ToyConfig,
     toy_attempt,
@@ -138,3 +141,43 @@ def test_a_trivial_value_of_which_nothing_is_a_multiple_is_refused(value):
 def test_the_gate_is_in_the_fingerprint_only_where_it_is_asked_for():
     assert "not_learning" not in Budget().scientific()
     assert Budget(not_learning=LearningGate(**LEARNS_LATE)).scientific()["not_learning"] == LEARNS_LATE
+
+
+# ------------------------------------------------------------------------------------- higher is better
+
+
+def test_of_a_metric_of_which_higher_is_better_the_highest_is_kept_and_compared(tmp_path):
+    """The same training as that of the error, step by step: closeness is 1 / (1 + error)."""
+    error = ToyConfig(metrics=["squared_error", "closeness"], trivial=1.0)
+    close = ToyConfig(metrics=["closeness", "squared_error"], higher=["closeness"], trivial=0.5)
+    by_error, by_closeness = (toy_to_the_end(tmp_path, one, max_steps_per_run=4)[-1] for one in (error, close))
+    assert (by_error.end_state, by_closeness.end_state) == ("finished", "finished")
+    low, high = (durable.read_json(toy_directory(tmp_path, one).result_file)["training"] for one in (error, close))
+    validated = [row["closeness"] for row in high["validations"]]
+    assert high["best_closeness"] == max(validated) > min(validated) and high["best_step"] == low["best_step"]
+    assert high["ratio_to_trivial"] == high["best_closeness"] / 0.5 and high["higher_is_better"] is True
+    assert high["higher"] == ["closeness"] and not {"higher", "higher_is_better"} & low.keys()
+    models = [toy_directory(tmp_path, one).path / "model" / "model.safetensors" for one in (error, close)]
+    assert models[0].read_bytes() == models[1].read_bytes()
+    metrics = toy_directory(tmp_path, close).metrics_file
+    require_as_logged("the toy", metrics, high, "closeness")
+    (row, *_) = [row for row in map(json.loads, metrics.read_text().splitlines()) if "closeness" in row]
+    assert trivial_of(row | {"validation_closeness": row["closeness"]}, "validation_closeness") == {"mean": 0.5}
+
+
+def test_such_a_training_below_its_trivial_value_is_told_and_ended(tmp_path):
+    close = ToyConfig(metrics=["closeness"], higher=["closeness"], trivial=0.5)
+    unlearnable = close.model_copy(update={"trivial": 0.99})
+    for config, told in ((close, ""), (unlearnable, "1 of 1 training is no better than mean")):
+        toy_to_the_end(tmp_path, config)
+        said = unlearned([toy_directory(tmp_path, config)])
+        assert said.startswith(told) and bool(said) == bool(told)
+    outcome = toy_attempt(tmp_path, close.model_copy(update={"trivial": 0.89, "budget": gated(0.89).budget}))
+    assert outcome.end_state == "not_learning"
+    assert "the highest closeness is 0." in outcome.message and "required at least 0.988889" in outcome.message
+
+
+def test_names_that_no_evaluation_gives_are_refused(tmp_path):
+    outcome = toy_attempt(tmp_path, ToyConfig(metrics=["closeness"], higher=["accuracy"]))
+    assert (outcome.end_state, outcome.exit_code) == ("bad_input", 2)
+    assert "Problem.higher names accuracy: evaluate gives closeness" in outcome.message
