@@ -1,5 +1,6 @@
 """The command line, and the only room that prints. What a command takes is imported when it runs.
 
+    ratchet init [NAME] [--train-py FILE]    writes a file of a study of your own
     ratchet run robustness [--profile quick | FILE.yaml] [--root runs] [--set key=value ...] [--seed N]
                            [--dispatch local|slurm] [--wait] [--fresh STAGE]
                            [--dry-run | --status | --show-config | --keys [GROUP]]

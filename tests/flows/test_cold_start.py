@@ -49,6 +49,7 @@ def test_no_command_that_reads_files_imports_what_takes_seconds(tmp_path: Path) 
         run icecube --keys budget
         run inversion --show-config
         schema icecube
+        init {tmp_path / "a_study"}
         reference icecube"""
     dry_runs = [f"run {study} --profile smoke --root {none} --dry-run" for study in STUDIES]
     asked(0, ["", *of_all.split("\n")[1:], *dry_runs])

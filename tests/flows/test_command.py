@@ -32,8 +32,8 @@ def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.ratchet(["--help"])
     shown = re.findall(r"^    (\w+)\b", capsys.readouterr().out, re.MULTILINE)
-    of_study, of_runs = "run sweep status cancel", "list show compare audit replay card index tensorboard mlflow wandb"
-    others = "verify prune export ui deploy deployments reference schema completion"
+    of_study, of_runs = "init run sweep status cancel", "list show compare audit replay card index"
+    others = "tensorboard mlflow wandb verify prune export ui deploy deployments reference schema completion"
     assert shown == f"{of_study} {of_runs} {others}".split()
 
 
