@@ -71,6 +71,13 @@ class TrainsNetwork(ReadsEvents):
     network: Network
     budget: Budget
 
+    def multiplications(self) -> float:
+        from tasks.icecube.training import network
+        from tasks.training.weights import number_of_weights
+
+        rows = self.execution.micro_batch_examples * self.pulses_per_event
+        return rows * number_of_weights(network, self.network, Trained())
+
 
 class RatesConfig(TrainsNetwork):
     """icecube-rates: what learning rates do in a few steps, with several seeds."""

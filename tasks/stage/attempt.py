@@ -19,6 +19,7 @@ from storage.inside import refuse_links
 from storage.run_directory import RunDirectory, fingerprint, read
 from tasks.stage import numerics
 from tasks.stage.outcome import Outcome, in_words, outcome_of
+from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.result import Result, as_json, require_json
 from tasks.stage.run import Stage, StageInput, StageRun, cache_folder
 from tasks.stage.study import StageConfiguration
@@ -86,7 +87,7 @@ def _attempt_with_lock(
         lock.beat = work.progress.beat
         work.stop.started = lambda seconds: work.note(start_seconds=seconds)
         with work.stop.listening():
-            _open(stage, config, work, inputs, record)
+            config = _open(stage, config, work, inputs, record)
             _keep_origin(run, origin, lock)
             result = _work(stage, work, config, inputs)
             work.stop.check_signals()
@@ -160,12 +161,24 @@ def _open(
     work: StageRun,
     inputs: dict[str, StageInput],
     record: attempts.AttemptRecord,
-) -> None:
-    """Writes stage.json before any work, or compares the numerics with those of the first attempt."""
-    current = numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
-    record.note(numerics=current, hardware=numerics.machine(config.numerics, config.execution))
+) -> StageConfiguration:
+    """Writes stage.json before any work, or compares the numerics with those of the first attempt.
+
+    Returns the configuration with the device that `auto` takes here.
+    """
     file = work.run.stage_file
     first = _known(file, work.log)
+    begun_with = [change for change in first.get("numerics_changes", []) if not numerics.is_within(change)]
+    last = (begun_with or [first.get("numerics", {})])[-1]
+    here = config.here(last)
+    current = numerics.prepare(here.numerics, here.execution, here.own_seed or 0)
+    hardware = numerics.machine(here.numerics, here.execution)
+    if here is not config:
+        why = "it was begun so" if last else "which would take longer for so small a network"
+        hardware += f"; execution.device=auto leaves the GPU idle, {why}"
+        work.log.info("on %s", hardware, extra=FOR_THE_TERMINAL)
+    work.execution = here.execution
+    record.note(numerics=current, hardware=hardware)
     content = {
         "stage": stage.name,
         "study": work.run.study,
@@ -182,8 +195,6 @@ def _open(
         "numerics": first.get("numerics", current),
         "numerics_changes": first.get("numerics_changes", []),
     }
-    begun_with = [change for change in content["numerics_changes"] if not numerics.is_within(change)]
-    last = (begun_with or [content["numerics"]])[-1]
     # an earlier version also wrote fields on which no byte of the stage depends; one that is not compiled says nothing
     compared = {key: [last.get(key), current.get(key)] for key in (*current, "compile")}
     if first and (changes := {key: both for key, both in compared.items() if both[0] != both[1]}):
@@ -198,6 +209,7 @@ def _open(
     if first != content:
         work.lock.check()
         durable.write_json(file, content)
+    return here
 
 
 def _known(file: Path, log: logging.Logger) -> dict[str, Any]:

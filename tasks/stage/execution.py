@@ -12,7 +12,8 @@ class Execution(Configuration):
     """Settings for the work on this machine; none is part of a fingerprint."""
 
     device: Literal["auto", "cpu", "cuda"] = execution(
-        "cpu", description="cuda fails where there is none; auto takes what is there (quick runs only)."
+        "cpu",
+        description="auto takes a GPU where there is one and it is faster; cuda fails where there is none.",
     )
     cpu_threads: int = execution(2, ge=1, description="Threads of torch on the CPU; part of the numerics.")
     deterministic: bool = execution(True, description="Deterministic algorithms only; part of the numerics.")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from tasks.stage.configuration import Configuration, execution, redeclare, scientific
 from tasks.stage.execution import Execution
-from tasks.stage.numerics import Numerics
+from tasks.stage.numerics import Numerics, chosen
 
 
 class StudyBase(Configuration):
@@ -60,6 +62,17 @@ class StageConfiguration(Configuration):
         execution_type: Any = cls.model_fields["execution"].annotation
         if missing := [name for name in cls.numerics.fields if name not in execution_type.model_fields]:
             raise TypeError(f"{cls.__name__}.numerics names {', '.join(missing)}, which is no field of its execution")
+
+    def multiplications(self) -> float:
+        """Of the forward pass of a micro-batch, as weights x rows: `execution.device=auto` leaves few to the CPU."""
+        return math.inf
+
+    def here(self, begun_with: Mapping[str, Any]) -> Self:
+        """The same with the device that `auto` takes on this machine, for a stage begun with these numerics."""
+        if not self.numerics.torch:
+            return self
+        execution = chosen(self.execution, self.multiplications, begun_with.get("device"))
+        return self if execution is self.execution else self.model_copy(update={"execution": execution})
 
     @property
     def own_seed(self) -> int | None:

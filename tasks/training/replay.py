@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from storage.errors import BadInput
+from storage.run_directory import read
 from storage.tensors import read_tensors
 from tasks.stage import numerics
 from tasks.stage.reopened import Reopened, reopen
@@ -116,11 +117,12 @@ def _problem(stage: Reopened) -> Problem:
     def take(problem: Problem) -> None:
         raise _Ready(problem)
 
-    numerics.prepare(stage.config.numerics, stage.config.execution, stage.config.own_seed or 0)
+    config = stage.config.here(read(stage.run.stage_file).get("numerics", {}))
+    numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
     with stage.elsewhere() as work:
         work.take_over = take
         try:
-            stage.stage.function()(work, stage.config, **stage.inputs)
+            stage.stage.function()(work, config, **stage.inputs)
         except _Ready as ready:
             return ready.problem
     raise BadInput(f"{stage.run.path} trains nothing that could be made again")

@@ -167,7 +167,7 @@ class Snapshot:
             group: {name: self._copy(group, name, tensor) for name, tensor in tensors.items()}
             for group, tensors in groups.items()
         }
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():
             torch.cuda.synchronize()
 
     def _copy(self, group: str, name: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -1,12 +1,15 @@
-"""The digest of a saved model: two trainings with equal weights are one."""
+"""The digest of a saved model, since two trainings with equal weights are one; the number of a network's weights."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
+from torch import nn
 
 from storage import durable
 
@@ -25,3 +28,9 @@ def weights_digest(folder: Path) -> str:
         digest.update(head)
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def number_of_weights(make: Callable[..., nn.Module], *arguments: Any) -> int:
+    """Of the network that is made of these arguments, without memory for them."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in make(*arguments).parameters())

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that is measured on a GPU, in at most nine minutes: prints a Markdown table, device and versions first.
 #
-#     tests/benchmarks/gpu.sh [part...]      parts: kills training large attacks attacks-large stall resume,
+#     tests/benchmarks/gpu.sh [part...]      parts: training large attacks attacks-large resume stall kills,
 #     and influence, which nobody has run on a GPU yet and which must be named
 #
 # Needs this repository and a Python with torch (PYTHON=, default python3) and the packages of pyproject.toml; those that
@@ -23,14 +23,15 @@ part() { # part NAME SECONDS MODULE OPTIONS...: a row of the table for each line
   local name=$1 seconds=$2
   shift 2
   [[ " ${chosen[*]} " == *" $name "* ]] || return 0
-  echo "| | \`python -m tests.benchmarks.$*\` | |"
+  [[ $device == cpu || $seconds -lt $((540 - SECONDS)) ]] || seconds=$((SECONDS < 535 ? 540 - SECONDS : 5))
+  echo "| | \`python -m tests.benchmarks.${*/$scratch/FOLDER}\` | |"
   timeout -k 5 "$seconds" "$python" -m "tests.benchmarks.$1" "${@:2}" --device "$device" 2>"$scratch/errors" |
     grep -v -e '^Namespace' -e ', torch ' | sed "s/|/;/g; s/.*/| $name | & | $SECONDS s |/"
   [[ ${PIPESTATUS[0]} == 0 ]] || echo "| $name | did not end: $(tail -n 1 "$scratch/errors" | tr '|' ';') | $SECONDS s |"
 }
 
 chosen=("$@")
-[[ $# -gt 0 ]] || chosen=(training large attacks attacks-large kills stall resume)
+[[ $# -gt 0 ]] || chosen=(training large attacks attacks-large resume stall kills)
 echo "$(date -u +%F), commit $(git rev-parse --short HEAD 2>/dev/null || cat .commit 2>/dev/null || echo unknown)" \
   "$("$python" -c 'from tests.benchmarks import language; print(language.machine())' 2>/dev/null)" \
   "$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null)"
@@ -43,17 +44,17 @@ if [[ $device == cuda ]]; then
   part large 100 trainer --size 1.4B --length 2048 --batch 8 --steps 8 --rounds 1 --precision bf16 --ways ours,ours-parts,trainer
   part attacks 60 attacks --precision bf16 --batch 160 --seeds 2 --steps 4
   part attacks-large 100 attacks --size 1.4B --precision bf16 --batch 160 --flips 3 --seeds 1 --steps 3
+  part resume 60 resume --size 29M --repeats 2 --folder "$scratch"
+  part stall 60 stall --size 110M --batch 64 --pairs 2 --seconds 6 --folder "$scratch"
   part kills 150 kills --kills 4 --kill-for-seconds 60
-  part stall 60 stall --size 110M --batch 64 --pairs 2 --seconds 6
-  part resume 60 resume --size 29M --repeats 2
   part influence 120 influence
 else
   part training 300 trainer --size 2M --batch 4 --steps 4 --rounds 1 --ways $ways
-  part large 60 trainer --size 2M --length 256 --batch 2 --steps 2 --rounds 1 --ways ours,ours-parts,trainer
+  part large 200 trainer --size 2M --length 256 --batch 2 --steps 2 --rounds 1 --ways ours,ours-parts,trainer
   part attacks 200 attacks --seeds 1 --steps 1 --candidates 8 --flips 2
-  part attacks-large 60 attacks --size 29M --seeds 1 --steps 1 --candidates 8 --flips 2 --texts 2
-  part kills 300 kills --kills 1
-  part stall 60 stall --size 2M --batch 2 --pairs 1 --seconds 2
-  part resume 60 resume --size 2M --repeats 1
-  part influence 60 influence
+  part attacks-large 300 attacks --size 29M --seeds 1 --steps 1 --candidates 8 --flips 2 --texts 2
+  part resume 200 resume --size 2M --repeats 1 --folder "$scratch"
+  part stall 200 stall --size 2M --batch 2 --pairs 1 --seconds 2 --folder "$scratch"
+  part kills 400 kills --kills 1
+  part influence 200 influence
 fi
