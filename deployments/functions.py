@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args, get_type_hints
@@ -23,6 +23,7 @@ from typing import Any, ClassVar, get_args, get_type_hints
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from storage.errors import BadInput, did_you_mean
+from tasks.findings.configuration import ArmsConfig, role_of
 from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.run import Needs, Stage, StageRun
@@ -153,6 +154,63 @@ def study(function: Callable[..., Any]) -> Any:
     page.__signature__ = inspect.signature(lambda study, stage: None)  # type: ignore[attr-defined]
     module["page"] = page
     return study_flow(page)
+
+
+REPORT = Stage("report", ArmsConfig, "tasks.findings.side_by_side:report", needs="cpu")
+
+
+def report(
+    arms: Mapping[str, Handle | Sequence[Handle]],
+    *,
+    metric: str,
+    compare: Sequence[str] = (),
+    higher_is_better: bool | None = None,
+    question: str = "",
+) -> Handle:
+    """A stage, called in a study, that lays arms side by side: each is a stage call or a list of such (folds, seeds).
+
+    `metric` names the number in their results, `compare` an arm and its reference (none: all with the first arm), whose
+    difference is paired by what varies within an arm. Higher is better where the arms' trainings say so; `None` and no
+    such training: nothing is called better. BadInput for arms that do not pair.
+    """
+    try:
+        study, dispatch = _WALKED.get()
+    except LookupError:
+        raise BadInput("report() is a stage: call it in a function with @study") from None
+    several: dict[str, list[Any]] = {arm: [*of] if isinstance(of, list | tuple) else [of] for arm, of in arms.items()}
+    if strange := [arm for arm, of in several.items() if not of or not all(isinstance(one, Handle) for one in of)]:
+        raise BadInput(f"report: the arm {strange[0]!r} is no stage call and no list of such")
+    if unknown := [name for name in compare if name not in several]:
+        raise BadInput(f"report: compare names {unknown[0]!r}; the arms are {', '.join(several)}")
+    if len(compare) not in (0, 2) or len(several) < 2 or len({*compare}) != len(compare):
+        raise BadInput("report: two or more arms are compared, and compare names two of them: an arm and its reference")
+    varied = {arm: _varied(of) for arm, of in several.items()}
+    names = {name: None for differ in varied.values() for name in differ}
+    by = " and ".join(names) or "seed"
+    called = {
+        arm: [", ".join(str(differ[name][number]) for name in differ) or str(study.seed) for number in range(len(of))]
+        for (arm, of), differ in zip(several.items(), varied.values(), strict=True)
+    }
+    judged = compare or [*several]
+    if other := [arm for arm in judged if {*called[arm]} != {*called[judged[0]]}]:
+        raise BadInput(
+            f"report: the arms do not pair: {judged[0]} has {by} {', '.join(called[judged[0]])}, and {other[0]} "
+            f"{', '.join(called[other[0]])}: give each the same, or name two that pair with compare=(..., ...)"
+        )
+    config = ArmsConfig(
+        metric=metric, arms=called, varied=by, compare=[*compare], higher_is_better=higher_is_better, question=question
+    )
+    inputs = {
+        role_of(arm, by, value): one for arm, of in several.items() for value, one in zip(called[arm], of, strict=True)
+    }
+    return dispatch(REPORT, config, **inputs)
+
+
+def _varied(handles: Sequence[Handle]) -> dict[str, list[Any]]:
+    """The scientific fields in which stage calls of an arm differ, with the value of each."""
+    fields = [handle.config.scientific() for handle in handles]
+    differing = {name: [one.get(name) for one in fields] for name in fields[0]}
+    return {name: values for name, values in differing.items() if any(value != values[0] for value in values)}
 
 
 def _class(name: str, base: type[Any], function: Callable[..., Any], fields: dict[str, Any], **more: Any) -> type[Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the table of public names: `_public` reads it too
     from deployments.dag.walk import Dispatcher, Handle
-    from deployments.functions import knob, stage, study
+    from deployments.functions import knob, report, stage, study
     from deployments.study_flow import study_flow
     from storage.errors import BadInput, CheckFailed
     from tasks.findings.document import Document, Excerpt, Figure, Folded, Section

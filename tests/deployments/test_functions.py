@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from scipy.stats import ttest_1samp
 
 from deployments.dag.page import Page, load_page
 from deployments.dag.walk import Handle
+from flows.command.compare_table import Asked, compared_table
 from flows.command.settings import read_study
 from storage import durable
 from storage.errors import BadInput
@@ -129,3 +131,100 @@ def test_limits_and_names_of_keys_hold_before_any_work(tmp_path: Path, change: s
     with pytest.raises(BadInput, match=change.partition("=")[0]):
         walked(tmp_path, change)
     assert not (tmp_path / "runs").exists()
+
+
+# ------------------------------------------------------------------------------------------- arms side by side
+
+BESIDE = '''
+"""Does up help?"""
+from typing import Literal
+
+import ratchet as r
+
+@r.stage(needs="cpu", torch=False)
+def arm(run, how: Literal["up", "down"], fold: int, by: float = 0.5):
+    noise = [0.01, -0.02, 0.03, 0.0, 0.015][fold]
+    accuracy = 0.1 * fold + (by + noise if how == "up" else 0.0)
+    return {"training": {"best_step": 3, "best_validation_accuracy": accuracy, "higher": ["validation_accuracy"]}}
+
+@r.stage(needs="cpu", torch=False)
+def ridge(run):
+    return {"accuracy": 0.3}
+
+@r.study
+def beside(folds: int = 5):
+    arms = {how: [arm(how=how, fold=fold) for fold in range(folds)] for how in ("down", "up")}
+    return r.report(arms | {"ridge": ridge()}, metric="accuracy", compare=("up", "down"), question="Does up help?")
+'''
+
+
+def reported(folder: Path, *changes: str, text: str = BESIDE) -> Path:
+    page = page_of(folder, text, "beside")
+    study = read_study(page, None, [*changes], 42)
+    return page.walk(study, Here(folder / "runs", study.name, study.execution))[-1].run.path
+
+
+def test_arms_side_by_side_are_paired_by_what_varies_and_higher_is_better_where_the_training_says_so(
+    tmp_path: Path,
+) -> None:
+    run = reported(tmp_path)
+    result = durable.read_json(run / "result.json")
+    assert result["answer"][0] == "Up is better than down." and "0.507" in result["headline"]
+    (difference,) = durable.read_json(run / "final_results.json")["differences"]
+    differences = [0.51, 0.48, 0.53, 0.5, 0.515]
+    assert difference["mean"] == pytest.approx(sum(differences) / 5) and difference["better"] is True
+    assert difference["interval"] == pytest.approx(
+        list(ttest_1samp(differences, 0).confidence_interval(0.95)), rel=1e-9
+    )
+    assert "5 folds" in (run / "table.md").read_text() and "| ridge " in (run / "table.md").read_text()
+    assert (run / "report.html").is_file() and (run / "figures" / "answer.svg").is_file()
+    found = (run / "arms.csv").read_text().splitlines()
+    assert found[0] == "arm,fold,accuracy" and len(found) == 12
+
+
+def test_the_numbers_of_the_arms_are_read_by_ratchet_compare(tmp_path: Path) -> None:
+    text = BESIDE.replace(' | {"ridge": ridge()}', "")
+    run = reported(tmp_path, text=text)
+    found = compared_table(run / "arms.csv", Asked(pair="fold", higher_is_better=True, test="paired"))
+    (one,) = found.comparisons
+    (ours,) = durable.read_json(run / "final_results.json")["differences"]
+    assert (one.arm, one.better, one.interval) == ("up", True, ours["interval"])
+
+
+@pytest.mark.parametrize(
+    ("folds", "told"),
+    [
+        (1, "With one seed no difference could have been seen"),
+        (2, "With 2 folds no difference could have been seen, however large; 3 of such a spread show one of 0.0"),
+    ],
+)
+def test_too_few_pairs_are_told_with_what_could_not_have_been_seen(tmp_path: Path, folds: int, told: str) -> None:
+    result = durable.read_json(reported(tmp_path, f"folds={folds}") / "result.json")
+    assert result["answer"][0].startswith("Not shown") and "too few" in result["answer"][0]
+    assert told in str(result["not_shown"])
+
+
+def test_where_no_training_says_what_is_better_nothing_is_called_so(tmp_path: Path) -> None:
+    text = BESIDE.replace(
+        '"training": {"best_step": 3, "best_validation_accuracy": accuracy, "higher"', '"x": {"accuracy": accuracy, "h"'
+    )
+    assert durable.read_json(reported(tmp_path, text=text) / "result.json")["answer"][0] == "Up is higher than down."
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('compare=("up", "down")', 'compare=("up", "dwon")', "compare names 'dwon'; the arms are down, up, ridge"),
+        ('compare=("up", "down")', "compare=()", "do not pair: down has fold 0, 1, 2, 3, 4, and ridge 42"),
+        ('metric="accuracy"', 'metric="loss"', "has no 'loss' in its result: give metric one of"),
+        ('"ridge": ridge()', '"ridge": 3', "the arm 'ridge' is no stage call"),
+    ],
+)
+def test_arms_that_cannot_be_compared_are_refused(tmp_path: Path, old: str, new: str, told: str) -> None:
+    assert BESIDE.count(old) == 1
+    try:
+        run = reported(tmp_path, text=BESIDE.replace(old, new))
+    except BadInput as error:
+        assert told in str(error)
+    else:
+        assert told in (durable.read_json(run / "attempts" / "0001.json")["diagnosis"]["summary"])

@@ -1,0 +1,169 @@
+"""report: arms of a study of one's own side by side, and which of their differences the folds or seeds show."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from storage.errors import BadInput
+from tasks.findings.arms import (
+    BETTER,
+    LOWER,
+    answer_figure,
+    arms_figure,
+    differences_in_words,
+    number_line,
+    undecided_in_words,
+    why_not_shown,
+)
+from tasks.findings.comparison_table import arm_table, comparison_table
+from tasks.findings.configuration import ArmsConfig, role_of
+from tasks.findings.document import Document, Section
+from tasks.findings.numbers import percent
+from tasks.findings.publish import Published, publish_report, require_verified
+from tasks.findings.statistics.comparison import Comparison, Values, arm_mean, compare_together
+from tasks.findings.statistics.power import POWER, smallest_shown
+from tasks.findings.table import Table, no_formula
+from tasks.stage.run import StageInput, StageRun
+
+MIN_PAIRS = 3
+"""The fewest folds or seeds of which anything is called better."""
+
+
+def report(run: StageRun, config: ArmsConfig, **inputs: StageInput) -> Published:
+    """Verifies every byte that it reads. BadInput for a metric that a result lacks, or has twice."""
+    require_verified(inputs)
+    values: dict[str, dict[str, float]] = {}
+    said: set[bool | None] = set()
+    for arm, of_arm in config.arms.items():
+        for value in of_arm:
+            number, higher = _number(inputs[role_of(arm, config.varied, value)], config.metric)
+            values.setdefault(arm, {})[value] = number
+            said.add(higher)
+    higher = config.higher_is_better if config.higher_is_better is not None else (said - {None} or {None}).pop()
+    compared = {arm: values[arm] for arm in dict.fromkeys(name for pair in config.pairs for name in pair)}
+    (comparisons,) = compare_together(
+        {config.metric: compared}, config.pairs, config.confidence_level, MIN_PAIRS,
+        higher_is_better=bool(higher), allow_equal=True,
+    ).values()  # fmt: skip
+    document = _document(run, config, inputs, values, comparisons, LOWER if higher is None else BETTER, bool(higher))
+    numbers = {
+        config.metric: {arm: arm_mean(of_arm, config.confidence_level).mean for arm, of_arm in values.items()},
+        "values": [{"arm": arm, **row} for arm, row in values.items()],
+        "differences": [comparison.as_json() for comparison in comparisons],
+    }
+    return publish_report(run, inputs, numbers, document, texts={"arms.csv": _csv(config, values)})
+
+
+def _document(
+    run: StageRun,
+    config: ArmsConfig,
+    inputs: Mapping[str, StageInput],
+    values: Values,
+    comparisons: Sequence[Comparison],
+    words: tuple[str, str],
+    higher: bool,
+) -> Document:
+    metric, level = config.metric.replace("_", " "), config.confidence_level
+    arms = {name: arm_mean(of_arm, level) for name, of_arm in values.items()}
+    shown = differences_in_words(comparisons, words)
+    differences = comparison_table(comparisons, level, MIN_PAIRS, higher_is_better=higher, words=words)
+    rows = [
+        [arm, value, f"{number:.6g}", inputs[role_of(arm, config.varied, value)].path.name]
+        for arm, of_arm in values.items()
+        for value, number in of_arm.items()
+    ]
+
+    def called(text: str) -> str:
+        """What the statistics call a seed by its own name."""
+        return re.sub(r"\bseed(s?)\b", rf"{config.varied}\1", text)
+
+    def table(of: Table) -> Table:
+        return replace(of, caption=called(of.caption), header=[*map(called, of.header)])
+
+    figure = arms_figure("arms", arms, {}, metric)
+    caption = f"{metric}: the mean of each arm less that of its reference, {config.varied} by {config.varied}."
+    limits = [*undecided_in_words(comparisons, MIN_PAIRS), *_too_few(comparisons, level)]
+    if config.varied != "seed":
+        limits.append(
+            f"Each {config.varied} counts as a repetition of its own: where they share examples, intervals are too "
+            "narrow."
+        )
+    options = f" --pair {config.varied}" * (config.varied != "seed") + " --higher-is-better" * higher
+    return Document(
+        config.question or f"{run.run.study}: {metric} of {', '.join(values)}",
+        called(f"{shown[0].upper()}{shown[1:]}." if shown else why_not_shown(comparisons, MIN_PAIRS, words)),
+        numbers=[called(f"{metric}: {number_line(comparison)}") for comparison in comparisons[:3]],
+        answer=answer_figure({metric: comparisons}, caption, f"difference in {metric}"),
+        not_shown=[called(limit) for limit in limits],
+        facts=[f"For other questions to the same numbers: `ratchet compare arms.csv{options}`."],
+        sections=[
+            Section(
+                "The arms",
+                figures=[replace(figure, caption=called(figure.caption))],
+                tables=[table(arm_table(arms, level, metric)), table(differences)],
+            ),
+            Section("The runs", tables=[Table(f"Every {metric}.", ["arm", config.varied, metric, "run"], rows)]),
+        ],
+    )
+
+
+def _too_few(comparisons: Sequence[Comparison], level: float) -> list[str]:
+    """What so few pairs could not have shown, and what the fewest that can show anything would."""
+    few = next((row for row in comparisons if row.seeds < MIN_PAIRS), None)
+    if few is None:
+        return []
+    more = ""
+    if few.standard_deviation:
+        among = 1 - (1 - level) / len(comparisons)
+        least = smallest_shown([(few.standard_deviation / MIN_PAIRS**0.5, MIN_PAIRS - 1)], among)
+        more = f"; {MIN_PAIRS} of such a spread show one of {least:.3g} or more with a chance of {percent(POWER)}"
+    pairs = f"{few.seeds} seeds" if few.seeds > 1 else "one seed"
+    return [f"With {pairs} no difference could have been seen, however large{more}."]
+
+
+def _csv(config: ArmsConfig, values: Values) -> str:
+    """A line for each number, as `ratchet compare` takes it."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["arm", config.varied, config.metric])
+    writer.writerows(
+        [no_formula(arm), value, repr(number)] for arm, of_arm in values.items() for value, number in of_arm.items()
+    )
+    return file.getvalue()
+
+
+def _number(stage: StageInput, metric: str) -> tuple[float, bool | None]:
+    """The metric in a stage's result, by its dotted name or the last part of it, where `best_validation_` may be left
+    out; whether higher is better, where a training said so."""
+    found = [
+        (name, value, higher)
+        for name, value, higher in _numbers(stage.result)
+        if metric in (name, last := name.rpartition(".")[2], last.removeprefix("best_").removeprefix("validation_"))
+    ]
+    exact = [one for one in found if metric in (one[0], one[0].rpartition(".")[2])] or found
+    if len(exact) != 1:
+        names = ", ".join(name for name, *_ in exact or _numbers(stage.result)) or "no number"
+        raise BadInput(
+            f"report: {stage.run.stage} {stage.path.name} has {'several' if exact else 'no'} {metric!r} in its result: "
+            f"give metric one of {names}"
+        )
+    return exact[0][1], exact[0][2]
+
+
+def _numbers(values: Any, name: str = "") -> Iterator[tuple[str, float, bool | None]]:
+    if isinstance(values, dict):
+        for key, value in values.items():
+            if isinstance(value, dict):
+                yield from _numbers(value, f"{name}{key}.")
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                best = key.startswith("best_") and key != "best_step"
+                yield (
+                    f"{name}{key}",
+                    float(value),
+                    key.removeprefix("best_") in values.get("higher", ()) if best else None,
+                )
