@@ -56,7 +56,7 @@ def report(run: StageRun, config: ArmsConfig, **inputs: StageInput) -> Published
         "values": [{"arm": arm, **row} for arm, row in values.items()],
         "differences": [comparison.as_json() for comparison in comparisons],
     }
-    return publish_report(run, inputs, numbers, document, texts={"arms.csv": _csv(config, values)})
+    return publish_report(run, inputs, numbers, document, texts={"compared.csv": _csv(config, values)})
 
 
 def _document(
@@ -100,7 +100,7 @@ def _document(
         numbers=[called(f"{metric}: {number_line(comparison)}") for comparison in comparisons[:3]],
         answer=answer_figure({metric: comparisons}, caption, f"difference in {metric}"),
         not_shown=[called(limit) for limit in limits],
-        facts=[f"For other questions to the same numbers: `ratchet compare arms.csv{options}`."],
+        facts=[f"For other questions to the same numbers: `ratchet compare compared.csv{options}`."],
         sections=[
             Section(
                 "The arms",

@@ -178,14 +178,14 @@ def test_arms_side_by_side_are_paired_by_what_varies_and_higher_is_better_where_
     )
     assert "5 folds" in (run / "table.md").read_text() and "| ridge " in (run / "table.md").read_text()
     assert (run / "report.html").is_file() and (run / "figures" / "answer.svg").is_file()
-    found = (run / "arms.csv").read_text().splitlines()
+    found = (run / "compared.csv").read_text().splitlines()
     assert found[0] == "arm,fold,accuracy" and len(found) == 12
 
 
 def test_the_numbers_of_the_arms_are_read_by_ratchet_compare(tmp_path: Path) -> None:
     text = BESIDE.replace(' | {"ridge": ridge()}', "")
     run = reported(tmp_path, text=text)
-    found = compared_table(run / "arms.csv", Asked(pair="fold", higher_is_better=True, test="paired"))
+    found = compared_table(run / "compared.csv", Asked(pair="fold", higher_is_better=True, test="paired"))
     (one,) = found.comparisons
     (ours,) = durable.read_json(run / "final_results.json")["differences"]
     assert (one.arm, one.better, one.interval) == ("up", True, ours["interval"])
