@@ -92,6 +92,7 @@ def test_every_piece_of_python_in_the_docs_is_executed_by_a_test() -> None:
         "docs/going-on.md",
         "docs/influence.md",
         "docs/reading-results.md",
+        "docs/running.md",
         "docs/study-calorimeter.md",
         "docs/your-own-study.md",
     }
