@@ -30,7 +30,7 @@ from storage.visible import log_visibly
 from tasks.stage.configuration import Configuration
 from tasks.stage.outcome import BAD_INPUT
 from tasks.stage.study import StudyBase
-from tasks.stage.validation import validated
+from tasks.stage.validation import said, validated
 
 ONE_STUDY: Over = {}
 Dispatch = Literal["local", "slurm"]
@@ -109,7 +109,7 @@ def _require_form(root: Any, dispatch: Any, over: Any) -> None:
         try:
             TypeAdapter(kind).validate_python(value, strict=True)
         except ValidationError as error:
-            raise BadInput(f"the form's {name} is {value!r}: {error.errors()[0]['msg']}") from None
+            raise BadInput(f"the form's {name} is {value!r}: {said(error.errors()[0])}") from None
 
 
 def _run_name() -> str:

@@ -28,7 +28,7 @@ from storage import attempts
 from storage.errors import BadInput, did_you_mean
 from tasks.stage.run import Stage
 from tasks.stage.study import StudyBase
-from tasks.stage.validation import explain
+from tasks.stage.validation import explain, said
 
 LOG = logging.getLogger("ratchet.page")
 
@@ -242,7 +242,7 @@ def _require_defaults(model: type[StudyBase]) -> None:
             if name in model.model_fields and not model.model_fields[name].is_required():
                 key = ".".join(map(str, item["loc"]))
                 raise BadInput(
-                    f"{_line_of_field(model, str(name))}: {model.__name__}.{key} refuses its default: {item['msg']} "
+                    f"{_line_of_field(model, str(name))}: {model.__name__}.{key} refuses its default: {said(item)} "
                     f"(it is {item['input']!r})"
                 ) from None
     except Exception as error:  # a validator that wants what has no default, say

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from storage import durable
 from storage.errors import BadInput
 from tasks.stage.configuration import Configuration
+from tasks.stage.validation import said
 
 if TYPE_CHECKING:
     from tasks.stage.run import StageInput
@@ -50,7 +51,7 @@ class Result(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            lines = [f"  {'.'.join(map(str, item['loc'])) or file.name}: {item['msg']}" for item in error.errors()]
+            lines = [f"  {'.'.join(map(str, item['loc'])) or file.name}: {said(item)}" for item in error.errors()]
             raise BadInput(
                 f"{file} was written by another version of Ratchet, this one does not understand it:\n"
                 + "\n".join(lines)

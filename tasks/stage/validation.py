@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -15,6 +15,28 @@ from tasks.stage.keys import keys_of
 
 SHOWN = 20
 """The most errors that a message lists: each takes some milliseconds, and a file may have thousands."""
+WORDS: dict[str, str | Callable[[re.Match[str]], str]] = {
+    r"^Value error, ": "",
+    r"^Field required": "is missing",
+    r"^String should match pattern '(.*)'": lambda one: "must be " + PATTERNS.get(one[1], f"what matches {one[1]}"),
+    r"^\w+ should ": "must ",
+    r"a valid integer.*": "a whole number",
+    r"a valid number.*": "a number",
+    r"a valid boolean.*": "true or false",
+    r"a valid string": "text",
+    r"a valid list": "a list",
+    r"a valid dictionary.*": "a group of keys and values",
+    r" after validation": "",
+}
+"""What stands in place of pydantic's words."""
+PATTERNS: dict[str, str] = {
+    "^[0-9a-f]{40}$": "40 hexadecimal digits of a commit, since a branch such as main moves",
+    "^[A-Za-z0-9][A-Za-z0-9._-]*$": "letters, digits and . _ -, of which the first is a letter or a digit",
+    "^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and _, of which the first is no digit",
+    "^[a-z0-9]+(-[a-z0-9]+)*$": "small letters and digits, with - between them",
+    "^[a-z0-9]+([.-][a-z0-9]+)*$": "small letters and digits, with . or - between them",
+    r"\S": "text with more than spaces",
+}
 Typed = TypeVar("Typed", bound=BaseModel)
 
 
@@ -53,10 +75,18 @@ def require_at_most(key: str, value: float | None, limit: str, at_most: float | 
         raise ValueError(f"{key} {value:g} is more than {limit} {at_most:g}: {advice}")
 
 
+def said(error: Any) -> str:
+    """What is wrong with a value, without the value, by one of pydantic's errors."""
+    message = str(error["msg"])
+    for words, ours in WORDS.items():
+        message = re.sub(words, ours, message)
+    return message
+
+
 def explain(error: ValidationError) -> str:
     """Describes an error of a configuration that code makes, such as a page, by class, key, message and value."""
     return "; ".join(
-        f"{'.'.join([error.title, *map(str, item['loc'])])}: {item['msg'].removeprefix('Value error, ')}"
+        f"{'.'.join([error.title, *map(str, item['loc'])])}: {said(item)}"
         + ("" if item["type"] in ("missing", "value_error") else f" (it is {cut(repr(item['input']))})")
         for item in error.errors()
     )
@@ -80,7 +110,7 @@ def _explain(model: type[BaseModel], item: Any) -> str:
     if item["type"].startswith("union_tag"):
         return f"{key}.{_wrong_tag(model, item)}"
     if item["type"] != "extra_forbidden":
-        message = item["msg"].removeprefix("Value error, ")
+        message = said(item)
         between_keys = item["type"] == "value_error" and isinstance(item["input"], dict)
         if between_keys:  # the message names them, and the input is the whole group
             return f"{key}: {message}" if key else message
@@ -95,7 +125,7 @@ def _explain(model: type[BaseModel], item: Any) -> str:
         ):  # pydantic names the one limit that was crossed
             of_key = next((f"; limits: {row.limits}" for row in keys_of(model, key) if row.path == key), "")
             suffix = f" (it is {cut(repr(item['input']))}{of_key})"
-        return f"{key or model.__name__}: {item['msg']}{suffix}"
+        return f"{key or model.__name__}: {message}{suffix}"
     valid, name = sorted(_fields_at(model, item["loc"][:-1])), str(item["loc"][-1])
     same = _elsewhere(model, name, 1.0)
     if key in same:  # the group has another `source`, whose keys are others

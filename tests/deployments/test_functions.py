@@ -110,8 +110,8 @@ def test_a_stage_is_told_how_the_study_works_and_goes_on_from_its_run_directory(
     ("old", "new", "told"),
     [
         ("def which(", "def other(", r"which\.py:\d+: .*is called other\(\): call it which\(\), like"),
-        ("how=how, fold=fold", "how=how", r"which\.py:\d+: .*fold: Field required"),
-        ('("up", "down")', '("up", "left")', r"which\.py:\d+: .*how: Input should be 'up' or 'down'"),
+        ("how=how, fold=fold", "how=how", r"which\.py:\d+: .*fold: is missing"),
+        ('("up", "down")', '("up", "left")', r"which\.py:\d+: .*how: must be 'up' or 'down'"),
         ("arm(made, how", "arm(3, how", r"which\.py:\d+: stage which-arm: base is 3, and not what"),
         ("fold=fold)", "fould=fold)", r"which\.py:\d+: the stage arm has no parameter 'fould'; did you mean 'fold'\?"),
         ("    return table", "    return base", r"which\.py:\d+: the stage base has no parameter 'first'; it has size"),

@@ -147,7 +147,7 @@ def test_a_sweep_of_which_nothing_is_left_has_no_table(own: Path, run_sweep: Cal
         (["--over", "width=2,4", "--over", "width=8"], "--over width is given twice"),
         (["--over", "widht=2,4"], "the cell (widht 2) of the sweep is not a valid Study:\n  widht: unknown key, which "
          "no stage reads; did you mean 'width'?"),
-        (["--over", "width=2,0"], "the cell (width 0) of the sweep is not a valid Study:\n  width: Input should be"),
+        (["--over", "width=2,0"], "the cell (width 0) of the sweep is not a valid Study:\n  width: must be"),
         (["--over", "seed.x=1,2"], "the sweep over seed.x: seed is a value, not a group of keys"),
         (["--over", "execution.cpu_threads=1,2"], "are equal in every stage: what differs between them changes no"),
         (["--over", "seed"], "--over 'seed' is not KEY=VALUE,VALUE"),
@@ -202,9 +202,9 @@ def test_a_form_that_is_wrong_ends_with_a_sentence_and_a_right_one_is_the_study(
                 assert "the form is not a valid Study:\n  wid" in str(state.message)
         right = {"name": "angles", "seed": 5}
         for form, wrong in (
-            ((right, root, "slrm"), "the form's dispatch is 'slrm': Input should be 'local' or 'slurm'"),
-            ((right, root, "local", {"seed": 42}), "the form's over is {'seed': 42}: Input should be a valid list"),
-            ((right, 5), "the form's root is 5: Input should be a valid string"),
+            ((right, root, "slrm"), "the form's dispatch is 'slrm': must be 'local' or 'slurm'"),
+            ((right, root, "local", {"seed": 42}), "the form's over is {'seed': 42}: must be a list"),
+            ((right, 5), "the form's root is 5: must be text"),
             (([], root), "the form is not a valid Study"),
         ):
             state = deployed(*form, return_state=True)

@@ -28,7 +28,7 @@ FILES = "events={source: files, folder: /data, train: {first_batch: 1, last_batc
         ("rates.seeds=[1, 2]", "at least 3 items"),
         ("rates.seeds=[1, 1, 2]", "seeds has 1 twice: give each once"),
         ("rates.rates=[0.001, 0.001]", "rates has 0.001 twice: give each once"),
-        ("rates.rates=[-0.001]", "rates.rates.0: Input should be greater than 0 (it is -0.001"),
+        ("rates.rates=[-0.001]", "rates.rates.0: must be greater than 0 (it is -0.001"),
         ("rates.probe_events=61", "rates.probe_events 61 is more than the events of validation, 60: lower it"),
         ("overfit.events=201", "overfit.events 201 is more than the events of train, 200"),
         ("trial_seeds=[3, 3]", "trial_seeds has 3 twice: give each once"),

@@ -74,11 +74,11 @@ def test_what_the_frame_noted_is_no_field_and_is_given_beside_it(tmp_path: Path)
 @pytest.mark.parametrize(
     ("edit", "named"),
     [
-        ({"count": "3"}, "count: Input should be a valid integer"),
-        ({"count": 3.5}, "count: Input should be a valid integer"),
-        ({"count": True}, "count: Input should be a valid integer"),
-        ({"parts": {"b": {"value": 0.1}}}, "parts.b.interval: Field required"),
-        ({"settings": {"rate": "fast"}}, "settings.rate: Input should be a valid number"),
+        ({"count": "3"}, "count: must be a whole number"),
+        ({"count": 3.5}, "count: must be a whole number"),
+        ({"count": True}, "count: must be a whole number"),
+        ({"parts": {"b": {"value": 0.1}}}, "parts.b.interval: is missing"),
+        ({"settings": {"rate": "fast"}}, "settings.rate: must be a number"),
         ({"weights": 1}, "weights: Extra inputs are not permitted"),
     ],
 )
@@ -95,9 +95,9 @@ def test_a_result_of_another_version_is_refused_with_file_field_and_what_to_do(
 
 
 def test_a_missing_field_and_a_file_that_holds_no_object_are_refused(tmp_path: Path):
-    with pytest.raises(BadInput, match=r"  count: Field required"):
+    with pytest.raises(BadInput, match=r"  count: is missing"):
         Whole.read(finished(tmp_path, {key: value for key, value in WRITTEN.items() if key != "count"}))
-    with pytest.raises(BadInput, match=r"result\.json.*\n  result\.json: Input should be a valid dictionary"):
+    with pytest.raises(BadInput, match=r"result\.json.*\n  result\.json: must be a group of keys and values"):
         Whole.read(finished(tmp_path / "list", [1]))
 
 

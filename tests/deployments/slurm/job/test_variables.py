@@ -126,7 +126,7 @@ def test_resources_that_do_not_exist_are_bad_input() -> None:
 def test_a_run_s_own_variables_that_no_job_can_have_are_bad_input() -> None:
     """Whatever else leaves the worker's submit, Prefect makes Crashed, and nobody is notified."""
     configuration = SlurmJobConfiguration(command="work")
-    with pytest.raises(BadInput, match="a name: account: Input should be a valid string"):
+    with pytest.raises(BadInput, match="a name: account: must be text"):
         planned(configuration, given={"account": None})
 
 
