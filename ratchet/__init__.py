@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # the table of public names: `_public` reads it too
     from deployments.dag.walk import Dispatcher, Handle
     from deployments.functions import knob, report, stage, study
     from deployments.study_flow import study_flow
+    from deployments.views.opened import opened as open
     from storage.errors import BadInput, CheckFailed
     from tasks.findings.document import Document, Excerpt, Figure, Folded, Section
     from tasks.findings.figures import Curve, Dots, Estimated, curves, dots, forest

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from scipy.stats import ttest_1samp
 
+import ratchet
 from deployments.dag.page import Page, load_page
 from deployments.dag.walk import Handle
 from flows.command.compare_table import Asked, compared_table
@@ -228,3 +229,18 @@ def test_arms_that_cannot_be_compared_are_refused(tmp_path: Path, old: str, new:
         assert told in str(error)
     else:
         assert told in (durable.read_json(run / "attempts" / "0001.json")["diagnosis"]["summary"])
+
+
+def test_a_notebook_reads_the_finished_stages_as_a_table(tmp_path: Path) -> None:
+    reported(tmp_path, "folds=3")
+    study = ratchet.open(tmp_path / "runs")["beside"]
+    assert study.answer.startswith("Up is better than down.")
+    table = study.table()
+    arms = table[table.stage == "beside-arm"]
+    assert len(table) == 8 and {"run", "how", "fold"} <= {*table.columns} and "by" not in table.columns
+    ups = arms[arms.how == "up"].sort_values("fold")["training.best_validation_accuracy"]
+    assert ups.tolist() == pytest.approx([0.51, 0.58, 0.73])
+    run = study.run("beside-ridge")
+    assert run.result == {"accuracy": 0.3} and (run.path / "result.json").is_file() and run.metrics().empty
+    with pytest.raises(BadInput, match="has no finished 'beside-rigde'; did you mean 'beside-ridge'"):
+        study.run("beside-rigde")

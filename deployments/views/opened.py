@@ -1,0 +1,105 @@
+"""`ratchet.open("runs")["digits"].table()`: what is finished below a root, for a notebook."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deployments.views.curves import rows_of
+from deployments.views.listing import ListedStudy, read_root, standing
+from storage import durable
+from storage.differences import leaves
+from storage.errors import BadInput, did_you_mean
+from storage.run_directory import RunDirectory, find_runs, run_in
+from tasks.stage.result import NOTED_BY_THE_FRAME
+
+if TYPE_CHECKING:
+    from pandas import DataFrame  # type: ignore[import-untyped]
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A finished stage."""
+
+    run: RunDirectory
+
+    @property
+    def path(self) -> Path:
+        return self.run.path
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """What the stage returned."""
+        return {k: v for k, v in durable.read_json(self.run.result_file).items() if k not in NOTED_BY_THE_FRAME}
+
+    @cached_property
+    def configuration(self) -> dict[str, Any]:
+        values = durable.read_json(self.run.stage_file)["configuration"]
+        return {name: value for name, value in leaves(values) if not name.startswith("execution")}
+
+    def metrics(self) -> DataFrame:
+        """The rows of `metrics.jsonl`; empty without any."""
+        return _frame(rows_of(self.run.metrics_file))
+
+
+@dataclass(frozen=True)
+class OpenedStudy:
+    """A study below a root."""
+
+    listed: ListedStudy
+    root: Path
+
+    @property
+    def answer(self) -> str:
+        """The headline of its newest result; empty where it has none."""
+        return next((result.headline for result in reversed(self.listed.results) if result.headline), "")
+
+    @cached_property
+    def runs(self) -> list[OpenedRun]:
+        """Its finished stages."""
+        found = [run_in(path) for path in find_runs(self.root) if path.parts[-3] == self.listed.name]
+        return [OpenedRun(run) for run in found if standing(run)[0] == "finished"]
+
+    def run(self, name: str) -> OpenedRun:
+        """The finished stage of this name or run directory. BadInput where there is none, or several."""
+        found = [one for one in self.runs if name in (one.run.stage, one.path.name)]
+        if len(found) != 1:
+            names = ", ".join(f"{one.run.stage} {one.path.name}" for one in self.runs)
+            hint = did_you_mean(name, [one.run.stage for one in self.runs])
+            raise BadInput(f"{self.listed.name} has {len(found) or 'no'} finished {name!r}; {hint}there are {names}")
+        return found[0]
+
+    def table(self) -> DataFrame:
+        """A row for each finished stage: its name, run, the settings that vary within stages of its name, and every
+        number of its result by dotted name."""
+        rows = []
+        for one in self.runs:
+            alike = [other.configuration for other in self.runs if other.run.stage == one.run.stage]
+            varied = {
+                name: value
+                for name, value in one.configuration.items()
+                if any(other.get(name) != value for other in alike)
+            }
+            numbers = {
+                name: value
+                for name, value in leaves(one.result)
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            }
+            rows.append({"stage": one.run.stage, "run": one.path.name, **varied, **numbers})
+        return _frame(rows)
+
+
+def opened(root: str | Path = "runs") -> dict[str, OpenedStudy]:
+    """Each study below `root`, by its name. BadInput where there is none."""
+    folder = Path(root).expanduser().absolute()
+    return {study.name: OpenedStudy(study, folder) for study in read_root(folder)}
+
+
+def _frame(rows: list[dict[str, Any]]) -> DataFrame:
+    try:
+        from pandas import DataFrame
+    except ImportError:
+        raise BadInput("a table needs pandas: pip install pandas") from None
+    return DataFrame(rows)
