@@ -109,8 +109,9 @@ def read_root(root: Path) -> Iterator[ListedStudy]:
             except Exception as error:  # anybody may have written anything there, and the others are shown
                 work.append(ListedWork(path, "unreadable", f"this directory is not readable, because {error}"))
         work += _gone(root / study, finished)
-        if not results and not work:
-            results += _last(finished)
+        if not results:
+            under_way = {one.path.parts[-2] for one in work if one.state in ("running", "not finished")}
+            results += [one for one in _last(finished) if not under_way or one.run.stage in under_way]
         results.sort(key=lambda result: result.ended_at)
         older = _superseded(results, lineages)
         present = [result for result in results if result.run not in older]

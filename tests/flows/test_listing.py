@@ -136,6 +136,14 @@ def test_a_study_whose_stages_name_nothing_to_read_is_listed_by_what_no_other_st
     assert lines[1].endswith("  double") and lines[2:] == [f"    {doubled.run.result_file}"]
     count.run.marker_file.unlink()
     assert str(doubled.run.result_file) not in listed(tmp_path, capsys), "under way: what comes last is not known"
+    root, counts = (
+        tmp_path / "other",
+        lambda study, stage: stage(COUNT, CountConfig(words=study.words, fails=study.fails)),
+    )
+    (count,) = finished(root, Study(name="one"), counts)
+    (failed,) = finished(root, Study(name="one", words=3, fails=True), counts)
+    said = listed(root, capsys)
+    assert f"    {count.run.result_file}\n" in said and f"  not finished count {failed.run.path.name}" in said
 
 
 def test_an_edited_result_is_not_listed_as_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
