@@ -7,21 +7,17 @@ while this one answers, they use it (`deployments.prefect.embedded`).
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
-import psutil
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from deployments.deploy import STUDIES, deploy, make_pool
-from deployments.prefect.embedded import Server, private_log, server_here, started_server
+from deployments.prefect.embedded import server_here, started_server
 from deployments.prefect.flow_run import beside, best_effort, end_killed
 from deployments.prefect.generate import Profile, study_deployment
+from deployments.prefect.worker import WorkerEnded, worker
 from storage import locks
 from storage.errors import BadInput, Held
 
@@ -29,13 +25,9 @@ FOLDER = "ratchet-ui"
 """In PREFECT_HOME: who keeps the UI open."""
 PORT = 4200
 PORTS_TRIED = 50
+ONE_AT_A_TIME = ("--type", "process", "--limit", "1")
+"""The other studies wait for the machine."""
 LOOK_EVERY_SECONDS, END_KILLED_EVERY_SECONDS = 1.0, 10.0
-SAVE_SECONDS = 120.0
-"""How long studies may take to save when the command ends: the step that they are in, and the checkpoint."""
-
-
-class WorkerEnded(Exception):
-    """The worker has ended by itself, and nothing would run any more."""
 
 
 def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str], None]) -> None:
@@ -67,13 +59,13 @@ def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str]
                     make_pool(client, STUDIES)
                     for _ in deploy(client, (study_deployment(profile, "local") for profile in profiles)):
                         pass
-                with _worker(server, home / "ui-worker.log") as worker:
+                with worker(server, STUDIES, home / "ui-worker.log", *ONE_AT_A_TIME) as process:
                     ready(server.page)
                     beside(_end_killed)
-                    while worker.poll() is None:
+                    while process.poll() is None:
                         time.sleep(LOOK_EVERY_SECONDS)
             raise WorkerEnded(
-                f"the worker ended by itself (exit code {worker.returncode}), and nothing runs without it. "
+                f"the worker ended by itself (exit code {process.returncode}), and nothing runs without it. "
                 f"{home / 'ui-worker.log'} says why. Start this again, and retry the study that ran: it goes on"
             )
     finally:
@@ -96,44 +88,3 @@ def _free_port(wanted: int | None) -> int:
         except OSError:
             continue
     raise BadInput(f"port {wanted or PORT} is taken: give another one with --port")
-
-
-@contextmanager
-def _worker(server: Server, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of the pool, which runs one study at a time: the others wait for the machine.
-
-    It runs in a session of its own: Ctrl-C reaches this process alone, which then ends everything in order.
-    """
-    start = ("worker", "start", "--pool", STUDIES, "--type", "process", "--limit", "1")
-    command = [sys.executable, "-P", "-m", "prefect", *start]
-    environment = {setting.name: value for setting, value in server.settings.items() if value}
-    with private_log(log) as file:
-        worker = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-            env=psutil.Process().environ() | environment,
-        )
-    try:
-        yield worker
-    finally:
-        _end(worker)
-
-
-def _end(worker: subprocess.Popen[bytes]) -> None:
-    """Ends the worker and what it runs; studies save first, and say so to the server, which must still be there."""
-    try:
-        running = psutil.Process(worker.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        running = []
-    for process in running:
-        process.terminate()
-    psutil.wait_procs(running, timeout=SAVE_SECONDS)
-    worker.terminate()
-    try:
-        worker.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        worker.kill()
-        worker.wait()

@@ -19,6 +19,7 @@
     ratchet verify|prune|export ROOT     what is kept below a folder of run directories
     ratchet ui [STUDY]                   Prefect's UI on this machine, to start studies in and to watch them
     ratchet deploy [STUDY ...]           pools and deployments on a Prefect server that stays: for a cluster
+    ratchet doctor [--site FILE]         whether a cluster has what studies need, or what to do
     ratchet schema STUDY                 the JSON schema of a profile, for an editor
     ratchet reference [STUDY]            every key, as docs/reference.md has it
 

@@ -5,53 +5,130 @@ It takes Prefect's client.
 
 from __future__ import annotations
 
+import argparse
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 from prefect.exceptions import PrefectException
+from prefect.logging.configuration import setup_logging
+from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
+from sqlalchemy import make_url
 
 from deployments.dag.walk import Handle
 from deployments.prefect.embedded import configured, require_answer
-from deployments.slurm.cluster.client import SlurmCommands, Unreachable
+from deployments.prefect.worker import WorkerEnded
+from deployments.services import own_server, own_services
+from deployments.slurm.cluster.client import SlurmCommands, SlurmError, Unreachable
 from deployments.slurm.study import efficiency
 from deployments.slurm.study.cancel import address_of, cancel_jobs, cancel_runs, mark_stopped
+from deployments.slurm.study.doctor import look
 from deployments.slurm.study.follow import Follower, follow, standings
-from deployments.slurm.study.preflight import checked
+from deployments.slurm.study.follower import Entry, FollowerJob
+from deployments.slurm.study.preflight import checked, require_runnable
 from deployments.slurm.study.study import SlurmStudy
+from flows.command.display import Display
 from flows.command.terminal import OUT, refuse, show, show_markdown
 from storage.errors import BadInput
 from tasks.stage import outcome
 
+JOBS_GO_ON = (
+    "Jobs that run or are queued go on; what comes after them is submitted when the same command is started again, "
+    "which finds them. To end them: ratchet cancel, with the same options"
+)
+
 
 def run_on_slurm(slurm: SlurmStudy, wait: bool) -> int:
-    """Starts what is ready, and with `wait` stays until nothing is under way; returns the exit code."""
-    require_server()
+    """Starts what is ready, and with `wait` stays until nothing is under way; returns the exit code.
 
-    def kept(slurm: SlurmStudy) -> None:
-        show(f"the study in Prefect: {address_of(slurm)}")
-
-    def changed(handle: Handle, stand: Any) -> None:
-        show(f"{handle.label:<16} {handle.run.fingerprint[:12]}  {stand.line}")
-
-    state = follow(Follower(slurm, kept), changed, once=not wait)
+    Who waits needs no server that stays: server and worker are brought for as long.
+    """
+    if not wait or configured():
+        require_server()
+        state = follow(Follower(slurm, _show_address), _show_change, once=not wait)
+        goes_on = "the jobs go on by themselves while the worker of their pool runs"
+    else:
+        try:
+            state = _followed_here(slurm)
+        except WorkerEnded as error:
+            return refuse(f"{error}. {JOBS_GO_ON}", outcome.FAILED.exit_code)
+        except KeyboardInterrupt:
+            show(JOBS_GO_ON)
+            raise
+        except _Stopped:
+            show(f"stopped by SIGTERM. {JOBS_GO_ON}")
+            return outcome.AWAITING_RETRY.exit_code
+        goes_on = "the same command goes on"
     ended = outcome.state_named(state.name)
     if ended == outcome.AWAITING_RETRY and state.message != ended.words:
         show(f"unfinished: {state.message}. The same command goes on", style="yellow")
     elif ended == outcome.AWAITING_RETRY:
-        show(
-            "unfinished: the jobs go on by themselves while the worker of their pool runs; with --status the same "
-            "command shows how they stand",
-            style="dim",
-        )
+        show(f"unfinished: {goes_on}; with --status the same command shows how they stand", style="dim")
     elif ended != outcome.COMPLETED:
         show(f"{state.name}: {state.message}", style="bold red")
     return ended.exit_code
 
 
+def detach(slurm: SlurmStudy) -> int:
+    """Gives the study to the site's follower, a job on the cluster, which starts it; returns the exit code."""
+    if there := configured():
+        raise BadInput(
+            f"--detach is for where no server stands, and PREFECT_API_URL names {there.address}: leave it out, and "
+            "the study goes on by itself while the workers of that server run; or unset PREFECT_API_URL"
+        )
+    show("asking SLURM whether it takes the jobs ...")
+    with own_server():
+        require_runnable(slurm)
+    slurm.keep()
+    job = FollowerJob(slurm.site)
+    job.add(Entry(slurm.file, slurm.root, by_person=True))
+    try:
+        number = job.ensure_queued()
+    except SlurmError as error:
+        return refuse(f"SLURM takes no job that follows the study ({error}): mend that and start it again, or --wait")
+    show(f"job {number} ({job.name}) follows the study, and submits its jobs and the job that comes after itself")
+    show(f"  to follow: tail -F {job.log}, or the same command with --status")
+    show(f"  to cancel: ratchet cancel, with the same options; the job that follows alone: scancel --name={job.name}")
+    return outcome.AWAITING_RETRY.exit_code
+
+
+class _Stopped(BaseException):
+    """SIGTERM came: nothing between may take it for an error of its own."""
+
+
+def _followed_here(slurm: SlurmStudy) -> Any:
+    """The state in which the study ended, followed with a server and a worker of this command's own."""
+
+    def stop(*_: object) -> None:
+        raise _Stopped
+
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # the display shows them, once
+    setup_logging(incremental=False)
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        show("starting Prefect and a worker of the jobs; they end with this command ...")
+        with own_services(slurm.site) as check, Display(slurm.handles, OUT):
+            return follow(Follower(slurm), _show_change, polled=lambda _: check())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _show_address(slurm: SlurmStudy) -> None:
+    show(f"the study in Prefect: {address_of(slurm)}")
+
+
+def _show_change(handle: Handle, stand: Any) -> None:
+    show(f"{handle.label:<16} {handle.run.fingerprint[:12]}  {stand.line}")
+
+
 def show_jobs(slurm: SlurmStudy) -> int:
     """Prints the exact text of each job that would be submitted now; returns the exit code."""
-    require_server()
-    found = checked(slurm)
+    with server_for_a_look():
+        found = checked(slurm)
     if found.problems:
         refuse(found.refusal)
     for handle, text in found.scripts():
@@ -64,6 +141,8 @@ def show_jobs(slurm: SlurmStudy) -> int:
 
 def stands(slurm: SlurmStudy) -> tuple[dict[str, Any], list[str]]:
     """How each stage stands by its jobs and flow runs, by fingerprint; or nothing, and why Prefect is not asked."""
+    if not configured():
+        return {}, []
     try:
         require_server()
         return dict(standings(slurm).standings), []
@@ -86,8 +165,9 @@ def cancel(slurm: SlurmStudy) -> int:
     if not (files := mark_stopped(slurm)):
         raise BadInput(f"no such study was started below {slurm.root}: give what `--dispatch slurm` was given with it")
     try:
-        require_server("ratchet cancel")
-        ended.append(f"{cancel_runs(slurm, files)} flow runs")
+        if configured():
+            require_server("ratchet cancel")
+            ended.append(f"{cancel_runs(slurm, files)} flow runs")
     except (BadInput, httpx.HTTPError) as error:
         show(f"Prefect is not told ({error}); its worker tells it of the jobs", style="yellow")
     try:
@@ -100,12 +180,33 @@ def cancel(slurm: SlurmStudy) -> int:
     return 0
 
 
-def require_server(wanted_by: str = "--dispatch slurm") -> None:
-    """Jobs outlive this command, so the server that shows them must too."""
+@contextmanager
+def server_for_a_look() -> Iterator[None]:
+    """The server that PREFECT_API_URL names, else one for this block, which knows the deployments of stages."""
+    if configured():
+        require_server()
+        yield
+        return
+    with own_server():
+        yield
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """`ratchet doctor`: looks at the site file, SLURM, the disks and the nodes; 1 when something is bad."""
+    url = make_url(PREFECT_API_DATABASE_CONNECTION_URL.value())
+    database = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
+    bad = 0
+    for found in look(options.site, database):
+        bad += not found.good
+        show(f"{'good' if found.good else 'BAD '}  {found.text}", style=None if found.good else "bold red")
+    return outcome.FAILED.exit_code if bad else 0
+
+
+def require_server(wanted_by: str = "--dispatch slurm without --wait or --detach") -> None:
+    """Jobs outlive this command, so the server that shows them must too. BadInput where none stands."""
     if not (server := configured()):
         raise BadInput(
-            f"{wanted_by} needs a Prefect server that stays, and PREFECT_API_URL, which says where it is: "
-            "docs/cluster.md has a port and a password made (The server: port, password, database), then start "
-            "`.venv/bin/prefect server start` on the login node"
+            f"{wanted_by} needs a Prefect server that stays, and PREFECT_API_URL, which says where it is: start one as "
+            "docs/cluster.md has it (A server that stays)"
         )
     require_answer(server)

@@ -92,7 +92,7 @@ def _add_studies(add: Add) -> None:
             command.set_defaults(status=True)
             add_json(command)
         if name == "cancel":
-            command.set_defaults(status=False, dispatch="slurm", wait=False)
+            command.set_defaults(status=False, dispatch="slurm", wait=False, detach=False)
 
 
 def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True, with_dispatch: bool = True) -> None:
@@ -117,8 +117,17 @@ def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True
             default="local",
             help="where stages run: in this process, or as SLURM jobs (starts what is ready and returns with 75)",
         )
-        options.add_argument(
-            "--wait", action="store_true", help="with --dispatch slurm: stay until the study has ended"
+        ways = options.add_mutually_exclusive_group()
+        ways.add_argument(
+            "--wait",
+            action="store_true",
+            help="with --dispatch slurm: stay until the study has ended, with a Prefect server of this command's own "
+            "where none stands",
+        )
+        ways.add_argument(
+            "--detach",
+            action="store_true",
+            help="with --dispatch slurm: return, and let a small job on the cluster follow the study to its end",
         )
     if with_views:
         _add_views(options)
@@ -278,6 +287,14 @@ def _add_deployments(add: Add) -> None:
         metavar="STUDY",
         nargs="*",
         help="a study, one of its deployments (robustness/quick), or a file of your own (default: all studies)",
+    )
+    doctors = add(
+        "doctor",
+        "on_slurm:doctor",
+        "look whether a cluster has what studies need, by small jobs on its nodes too; 1 and what to do where not",
+    )
+    doctors.add_argument(
+        "--site", metavar="FILE", help="a site file (default: as RATCHET_SITE says, else cluster.yaml)"
     )
     deployments = add(
         "deployments",

@@ -42,8 +42,9 @@ def run_study(options: argparse.Namespace) -> int:
         from flows.command.keys import show_keys
 
         return show_keys(page, options.keys)
-    if options.wait and options.dispatch != "slurm":
-        raise BadInput("--wait goes with --dispatch slurm: a study that runs here is waited for anyway")
+    if (options.wait or options.detach) and options.dispatch != "slurm":
+        way = "--wait" if options.wait else "--detach"
+        raise BadInput(f"{way} goes with --dispatch slurm: a study that runs here is waited for anyway")
     study = settings.read_study(page, options.profile, options.changes, options.seed)
     page = replace(page, over=_over(options, study))
     if options.show_config:
@@ -90,9 +91,9 @@ def _run(page: Page, study: Any, walk: Walk, slurm: SlurmStudy | None, options: 
     _begin_anew(walk, options.fresh)
     if not all(handle.finished for handle in walk.handles):
         if slurm:
-            from flows.command.on_slurm import run_on_slurm
+            from flows.command.on_slurm import detach, run_on_slurm
 
-            code = run_on_slurm(slurm, options.wait)
+            code = detach(slurm) if options.detach else run_on_slurm(slurm, options.wait)
         else:
             code = _run_here(page, study, walk)
         if code and not page.over:

@@ -23,7 +23,8 @@ from tests.conftest import REPOSITORY, RunHere
 def test_the_options_are_frozen() -> None:
     """People's scripts depend on these: a new option is added here on purpose."""
 
-    study = "-h --help --profile --root --set --seed --dispatch --wait --fresh --dry-run --status --show-config --keys"
+    study = "-h --help --profile --root --set --seed --dispatch --wait --detach --fresh --dry-run --status"
+    study += " --show-config --keys"
     given = command.ratchet_parser()[1]["run"]._actions
     assert {option for action in given for option in action.option_strings} == {*study.split()}
 
@@ -33,7 +34,7 @@ def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
         command.ratchet(["--help"])
     shown = re.findall(r"^    (\w+)\b", capsys.readouterr().out, re.MULTILINE)
     of_study, of_runs = "init run sweep status cancel", "list show compare audit replay card index"
-    others = "tensorboard mlflow wandb verify prune export ui deploy deployments reference schema completion"
+    others = "tensorboard mlflow wandb verify prune export ui deploy doctor deployments reference schema completion"
     assert shown == f"{of_study} {of_runs} {others}".split()
 
 

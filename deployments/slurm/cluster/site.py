@@ -275,14 +275,25 @@ def folder_of_pool(site: Site, pool: str) -> Path:
 
 
 def note_environment(folder: Path) -> None:
-    """Writes the names of this process's variables into the pool's folder, and no value: who starts a study looks
-    before anything is submitted."""
-    durable.write_json(folder / ENVIRONMENT, {"set": sorted(os.environ)})
+    """Writes the names of this process's variables into the pool's folder, and no value but the address of its Prefect
+    server: who starts a study looks before anything is submitted."""
+    noted = {"set": sorted(os.environ), "server": os.environ.get("PREFECT_API_URL", "")}
+    durable.write_json(folder / ENVIRONMENT, noted)
 
 
 def environment_of_worker(folder: Path) -> Container[str]:
     """Names of the variables of the worker that served the pool last; this process's where there was none yet."""
+    return frozenset(_noted(folder).get("set", os.environ))
+
+
+def server_of_worker(folder: Path) -> str:
+    """Address of the Prefect server of the worker that served the pool last; empty where there was none yet."""
+    return str(_noted(folder).get("server", ""))
+
+
+def _noted(folder: Path) -> dict[str, Any]:
     try:
-        return frozenset(durable.read_json(folder / ENVIRONMENT)["set"])
-    except (OSError, ValueError, KeyError):
-        return os.environ
+        found: dict[str, Any] = durable.read_json(folder / ENVIRONMENT)
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}

@@ -291,7 +291,7 @@ def _write(there: Path, as_folder: bool) -> None:
 
 def _only_here(path: Path) -> str:
     """Reason why a real path is this machine's own; empty when it may be shared. A $TMPDIR may lie on a shared disk."""
-    kind = _file_system(path)
+    kind = file_system(path)
     if kind in IN_MEMORY:
         return f"in this machine's memory ({kind})"
     for name in NODE_LOCAL:
@@ -301,7 +301,13 @@ def _only_here(path: Path) -> str:
     return ""
 
 
-def _file_system(path: Path) -> str:
+def is_of_this_machine(folder: Path) -> bool:
+    """True where a folder, which need not exist, is on a disk that no other machine sees, or nobody can tell."""
+    kind = file_system(folder.absolute().resolve())
+    return not kind or kind in (*OWN_DISK, *IN_MEMORY)
+
+
+def file_system(path: Path) -> str:
     """The type of the file system that a real path lies on; empty when that cannot be read."""
     try:
         mounts = [(Path(one.mountpoint), one.fstype) for one in psutil.disk_partitions(all=True)]

@@ -17,6 +17,7 @@ from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.pool.runs import passes
 from deployments.slurm.study import study as study_file
+from deployments.slurm.study.cancel import cancel_runs
 from deployments.slurm.study.preflight import require_runnable, warn_of_idle_pools
 from deployments.slurm.study.standings import Look, Standing, Standings, Starter, Told, nobody
 from deployments.slurm.study.study import SlurmStudy
@@ -41,10 +42,13 @@ class Follower:
     Jobs run the source as it was when a person last started the study, whoever starts them.
     """
 
-    def __init__(self, slurm: SlurmStudy, kept: Callable[[SlurmStudy], None] = lambda slurm: None) -> None:
-        """`kept` is called when the study is kept, before any of its stages is started."""
+    def __init__(
+        self, slurm: SlurmStudy, kept: Callable[[SlurmStudy], None] = lambda slurm: None, is_kept: bool = False
+    ) -> None:
+        """`kept` is called when the study is kept, before any of its stages is started; `is_kept`: the start that a
+        person gave has done that."""
         self._slurm, self._when_kept = slurm, kept
-        self._kept = False
+        self._kept = is_kept
         self._begun: set[str] = set()
         """Fingerprints of the stages for which the start has done what a person wants: where a busy server breaks it
         off, it goes on with the others."""
@@ -78,6 +82,8 @@ class Follower:
             raise BadInput(study_file.CHANGED)
         self._slurm.walk.check_markers()
         if study_file.stopped(self._slurm.file).exists():
+            if not self._slurm.handles[-1].finished:
+                cancel_runs(self._slurm, [self._slurm.file])  # whoever cancelled it may not have known the server
             return standings(self._slurm, told)
         return _advanced(self._slurm, person=False, told=told)
 

@@ -20,6 +20,7 @@ from deployments.slurm.cluster.site import Site, environment_of_worker, folder_o
 from deployments.slurm.job.plan import Plan, preview, time_problem
 from deployments.slurm.job.preflight import folder_problems, notes, problems, refusal_text
 from deployments.slurm.job.variables import Deployments, own_resources, plan_for
+from deployments.slurm.study.follower import FOLLOW
 from deployments.slurm.study.study import SlurmStudy
 from storage.errors import BadInput
 from storage.permissions import open_to_all
@@ -137,7 +138,7 @@ def _unknown_stages(walk: Walk, own: dict[str, Any], site: Site) -> list[str]:
         f"{where}.{unknown}: no stage has this name; known: {', '.join(sorted(names))}"
         for where, given, names in (
             ("execution.resources", own, known | {"all"}),
-            ("site file: stages", site.stages, known | others | {*get_args(Needs)}),
+            ("site file: stages", site.stages, known | others | {*get_args(Needs), FOLLOW}),
         )
         for unknown in sorted(set(given) - names)
     ]

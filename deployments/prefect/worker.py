@@ -1,0 +1,85 @@
+"""A worker of a pool for the length of one command: it ends with the command, whatever ended that.
+
+    python -m deployments.prefect.worker worker start --pool POOL
+
+is `prefect worker start`, and ends when its standard input does, which the command holds open: a worker that outlived a
+killed command would keep its pool from the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from deployments.prefect.embedded import END_SECONDS, Server, private_log
+
+SAVE_SECONDS = 120.0
+"""How long studies may take to save when the command ends: the step that they are in, and the checkpoint."""
+
+
+class WorkerEnded(Exception):
+    """The worker has ended by itself, and nothing would run any more."""
+
+
+@contextmanager
+def worker(server: Server, pool: str, log: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker of the pool; `options` are those of `prefect worker start`.
+
+    It runs in a session of its own: Ctrl-C reaches this process alone, which then ends everything in order.
+    """
+    start = ("worker", "start", "--pool", pool, *options)
+    environment = {setting.name: value for setting, value in server.settings.items() if value}
+    with private_log(log) as file:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "deployments.prefect.worker", *start],
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            env=psutil.Process().environ() | environment,
+        )
+    try:
+        yield process
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the worker and what it runs; studies save first, and say so to the server, which must still be there."""
+    assert process.stdin
+    try:
+        running = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        running = []
+    for one in running:
+        one.terminate()
+    psutil.wait_procs(running, timeout=SAVE_SECONDS)
+    process.terminate()
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdin.close()
+
+
+def _end_with_command() -> None:
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(END_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    from prefect.cli import app
+
+    threading.Thread(target=_end_with_command, daemon=True).start()
+    app()
