@@ -328,8 +328,11 @@ def test_no_text_of_a_file_is_a_link_an_image_or_html_on_a_page_of_prefect(prefe
     assert len(found) == 4
     for text in found:
         outer = MarkdownIt("commonmark").enable("table").parse(text)
-        kinds = {inner.type for token in outer for inner in (token, *(token.children or []))}
-        assert "strong_open" in kinds and not kinds & {"link_open", "image", "html_inline", "html_block"}, text
+        tokens = [inner for token in outer for inner in (token, *(token.children or []))]
+        kinds = {token.type for token in tokens}
+        assert "strong_open" in kinds and not kinds & {"image", "html_inline", "html_block"}, text
+        links = [str(token.attrs["href"]) for token in tokens if token.type == "link_open"]
+        assert all(re.fullmatch(r"/ratchet-report/[0-9a-f]{64}/[\w/.%-]+", link) for link in links), "our own alone"
 
 
 def test_whether_a_cell_is_a_number_is_known_at_once() -> None:
