@@ -179,7 +179,7 @@ def report(
         raise BadInput("report() is a stage: call it in a function with @study") from None
     several: dict[str, list[Any]] = {arm: [*of] if isinstance(of, list | tuple) else [of] for arm, of in arms.items()}
     if strange := [arm for arm, of in several.items() if not of or not all(isinstance(one, Handle) for one in of)]:
-        raise BadInput(f"report: the arm {strange[0]!r} is no stage call and no list of such")
+        raise BadInput(f"report: the arm {strange[0]!r} is no stage call and no list of such, or an empty one")
     if unknown := [name for name in compare if name not in several]:
         raise BadInput(f"report: compare names {unknown[0]!r}; the arms are {', '.join(several)}")
     if len(compare) not in (0, 2) or len(several) < 2 or len({*compare}) != len(compare):

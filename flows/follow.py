@@ -62,7 +62,7 @@ class Studies:
             if not found.under_way:
                 state = final_state(found)
                 self._let_go(entry, f"{state.name}: {state.message}")
-        return any(True for _ in self._job.entries())
+        return bool([*self._job.entries()])
 
     def _look_at(self, entry: Entry) -> Standings:
         if entry.by_person or entry.file not in self._followers:
@@ -115,9 +115,7 @@ def follow(studies: Studies, job: FollowerJob, check: Callable[[], None], note: 
                 if successor:
                     job.cancel(successor)
                 successor = ""
-                if not any(
-                    True for _ in job.entries()
-                ):  # one that is given now finds no job that waits, and submits it
+                if not [*job.entries()]:  # one that is given now finds no job that waits, and submits it
                     return COMPLETED.exit_code
         except SlurmError as error:
             LOG.warning("no job is queued yet to come after this one: %s", error)

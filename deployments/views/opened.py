@@ -98,8 +98,6 @@ def opened(root: str | Path = "runs") -> dict[str, OpenedStudy]:
 
 
 def _frame(rows: list[dict[str, Any]]) -> DataFrame:
-    try:
-        from pandas import DataFrame
-    except ImportError:
-        raise BadInput("a table needs pandas: pip install pandas") from None
+    from pandas import DataFrame  # takes long
+
     return DataFrame(rows)

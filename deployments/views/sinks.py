@@ -10,6 +10,7 @@ import shlex
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,7 +36,7 @@ class Writer(Protocol):
 class TensorBoard:
     """An event file for each run, in a folder that has its name."""
 
-    extra, modules = "tensorboard", ("tensorboard", "torch.utils.tensorboard")
+    module = "torch.utils.tensorboard"
     command = "tensorboard --logdir {}"
 
     def __init__(self, target: Path, root: Path, path: Path) -> None:
@@ -58,7 +59,7 @@ class TensorBoard:
 class MLflow:
     """A run of the experiment that has the study's name, with the stage's settings, in a SQLite file of the target."""
 
-    extra, modules = "mlflow", ("mlflow",)
+    module = "mlflow"
     command = "mlflow server --backend-store-uri sqlite:///{}/mlflow.db"
 
     def __init__(self, target: Path, root: Path, path: Path) -> None:
@@ -94,7 +95,7 @@ class MLflow:
 class WandB:
     """An offline run for each run, of the project that has the study's name; `wandb sync` sends it, and only that."""
 
-    extra, modules = "wandb", ("wandb",)
+    module = "wandb"
     command = "wandb sync --sync-all  # in {}: sends them to your account"
 
     def __init__(self, target: Path, root: Path, path: Path) -> None:
@@ -135,14 +136,13 @@ class Sink:
         BadInput where the sink's library is not installed, or where there are no runs.
         """
         self.open, self.target = SINKS[name], target or root / f".{name}"
-        for module in self.open.modules:
-            try:
-                __import__(module)
-            except ImportError:
-                raise BadInput(
-                    f"{self.open.__name__} is not installed here, which this command writes for: "
-                    f"pip install --constraint constraints.txt --editable '.[{self.open.extra}]'"
-                ) from None
+        try:
+            import_module(self.open.module)
+        except ImportError:
+            raise BadInput(
+                f"{self.open.__name__} is not installed here, which this command writes for: "
+                f"pip install --constraint constraints.txt --editable '.[{name}]'"
+            ) from None
         if not find_runs(root):
             raise BadInput(f"there are no runs below {root}: give the folder of the run directories")
         if self.target.is_relative_to(root):

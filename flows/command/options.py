@@ -221,6 +221,11 @@ def _add_runs(add: Add) -> None:
     )
     for command in (listed, index):
         add_root(command)
+    _add_sinks(add)
+
+
+def _add_sinks(add: Add) -> None:
+    """Adds a command for each program that shows what trainings measure."""
     for sink, of in (("tensorboard", "as event files"), ("mlflow", "to a SQLite file"), ("wandb", "as offline runs")):
         filled = add(sink, "runs:fill_sink", f"write what trainings measure {of}, a run there for each run directory")
         add_root(filled)
