@@ -197,7 +197,7 @@ def _open(
     }
     # an earlier version also wrote fields on which no byte of the stage depends; one that is not compiled says nothing
     compared = {key: [last.get(key), current.get(key)] for key in (*current, "compile")}
-    if first and (changes := {key: both for key, both in compared.items() if both[0] != both[1]}):
+    if "numerics" in first and (changes := {key: both for key, both in compared.items() if both[0] != both[1]}):
         if not config.execution.allow_numerics_change:
             raise BadInput(
                 f"{work.run.path} was begun with other numerics, so continuing would not give the same bytes: "

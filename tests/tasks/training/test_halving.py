@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from flows.command.show import shown
+from flows.command.show import facts_of, in_words
 from storage import durable
 from tasks.findings.final_results import numerics_changed
 from tasks.training.state import Position, State, StepStart
@@ -158,7 +158,7 @@ def test_a_validation_that_does_not_fit_ends_with_the_setting_that_helps(tmp_pat
 
 def test_people_read_of_it(tmp_path, fits):
     changes = halved(tmp_path)[1]
-    lines = [*shown(toy_directory(tmp_path, TOY))]
+    lines = [*in_words(facts_of(toy_directory(tmp_path, TOY)))]
     assert "  numerics memory ended: micro-batches of 2 from step 3 on" in lines
     other = {"device": "cuda"}
     both = numerics_changed({"train": changes, "fit": [*changes, other], "look": [other]})

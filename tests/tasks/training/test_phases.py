@@ -11,7 +11,7 @@ from itertools import count
 
 import pytest
 
-from flows.command.show import shown
+from flows.command.show import facts_of, in_words
 from tasks.training.phases import STEEP_BYTES, Clock, rows_at_the_end, slope_bytes, told
 from tests.tasks.tiny import HOOKS, ToyConfig, stage_run, toy_attempt, toy_directory
 
@@ -30,7 +30,9 @@ def test_the_time_that_a_step_waits_for_its_examples_is_its_own(tmp_path, worker
     assert all(0 <= row["load_seconds"] <= row["seconds"] for row in steps)
     assert workers or all(row["load_seconds"] >= 2 * WAIT for row in steps), "two micro-batches"
     assert [row["step"] for row in steps if "resident_bytes" in row] == [10]
-    assert [line for line in shown(run) if line.startswith("  time ")] == [f"  time     {line}" for line in told(rows)]
+    assert [line for line in in_words(facts_of(run)) if line.startswith("  time ")] == [
+        f"  time     {line}" for line in told(rows)
+    ]
 
 
 def test_shares_are_of_all_phases_and_a_large_one_of_waiting_is_told_with_the_setting():
