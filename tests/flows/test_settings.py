@@ -46,6 +46,7 @@ PROFILES = settings.profile_names(ROBUSTNESS)
 EXECUTION_FIELDS = {
     "StudyBase": "name sweep_seeds execution",
     "StageConfiguration": "cell execution",
+    "ArmsConfig": "cell execution",
     "OfStudy": "cell execution",
     "OfLanguageStudy": "cell execution",
     "PairFiles": "paths",
@@ -78,6 +79,7 @@ EXECUTION_FIELDS = {
 }
 SCIENTIFIC_FIELDS = {
     "StudyBase": "seed",
+    "ArmsConfig": "metric arms varied compare higher_is_better question confidence_level",
     "LanguageStudy": "seed text splits base_checks budget snapshots evaluation audit",
     "AttackStudy": "seed text splits base_checks budget snapshots uat hotflip primary evaluation audit model arms "
     "constraint learning_rates",
