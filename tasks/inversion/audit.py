@@ -56,8 +56,7 @@ def audit(run: StageRun, config: AuditConfig, data: StageInput, **cells: StageIn
             for number in sample(config.seed, split, len(pairs), config.audit.examples):
                 noise = normal_at(0, split, 0, np.array([number]), (entries,))
                 inverses = _inverses(network, pairs.x[[number]], noise, config.network.sampling_descent_steps)
-                rank = math.isqrt(entries)
-                truth = torch.linalg.inv(pairs.x[number].double().reshape(rank, rank)).flatten()
+                truth = torch.linalg.inv(pairs.x[number].double().reshape(math.isqrt(entries), -1)).flatten()
                 errors = [(found[0].double() - truth).square().mean().item() for found in inverses]
                 where = f"the error of {cell} on matrix {number} of {split}"
                 said = recorded[split, number]
@@ -97,10 +96,8 @@ def _require_descent(cell: str, network: EnergyNetwork, told: TrainResult, confi
 
 
 def _inverses(network: nn.Module, x: torch.Tensor, noise: torch.Tensor, descents: int) -> list[torch.Tensor]:
-    """From noise down: at each step the noise that is predicted is taken away, then some steps down the energy.
-
-    One inverse, or more where rounding alone says which of two energies is the lower: each that it may give.
-    """
+    """From noise down: at each step the noise that is predicted is taken away, then some steps down the energy. More
+    than one where rounding alone says which of two energies is the lower: each inverse that it may give."""
     steps = len(network.steps)
     left = [math.cos((t / steps + 0.008) / 1.008 * math.pi / 2) ** 2 for t in range(steps + 1)]
     betas = [min(1 - after / before, 0.999) for before, after in pairwise(left)]
@@ -115,9 +112,8 @@ def _inverses(network: nn.Module, x: torch.Tensor, noise: torch.Tensor, descents
         value, gradient = energy(at, t)
         tried = (at - size * gradient).clamp(-limit, limit)
         other = energy(tried, t)[0]
-        if (other - value).abs() <= NEAR * max(value.abs(), other.abs()):
-            return [tried, at]
-        return [tried if other < value else at]
+        near = (other - value).abs() <= NEAR * max(value.abs(), other.abs())
+        return [tried, at] if near else [tried if other < value else at]
 
     states = [noise]
     for t in reversed(range(steps)):

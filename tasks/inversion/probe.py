@@ -6,6 +6,8 @@ at is y. Every network gets negatives made in the same way, from the same noise,
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import nn
@@ -26,8 +28,6 @@ def probe(run: StageRun, config: ProbeConfig, data: StageInput, **trained: Stage
     """Looks at the negatives of each arm's network; `trained` are their trainings, by arm."""
     fixed = fixed_pairs(data, "validation")
     some = Pairs(fixed.x[: config.probe.matrices], fixed.y[: config.probe.matrices])
-    noise = normal_at(config.seed, "probe", 0, np.arange(len(some)), (some.y.shape[1],))
-    diffusion = Diffusion.cosine(config.network.diffusion_steps)
     found: list[NegativeFacts] = []
     looks = len(trained) * len(config.probe.times) * len(config.probe.descent_steps)
     for arm, training in trained.items():
@@ -36,21 +36,15 @@ def probe(run: StageRun, config: ProbeConfig, data: StageInput, **trained: Stage
         for time in config.probe.times:
             for steps in config.probe.descent_steps:
                 run.step(len(found), looks, "looks", note=arm)
-                found.append(_looked_at(arm, network, diffusion, some, noise, mining, time, steps, config))
+                found.append(_looked_at(arm, network, some, mining, time, steps, config))
     return ProbeResult(of=OF, matrices=len(some), negatives=found)
 
 
 def _looked_at(
-    arm: str,
-    network: nn.Module,
-    diffusion: Diffusion,
-    some: Pairs,
-    noise: torch.Tensor,
-    mining: Mining,
-    time: int,
-    steps: int,
-    config: ProbeConfig,
+    arm: str, network: nn.Module, some: Pairs, mining: Mining, time: int, steps: int, config: ProbeConfig
 ) -> NegativeFacts:
+    noise = normal_at(config.seed, "probe", 0, np.arange(len(some)), (some.y.shape[1],))
+    diffusion = Diffusion.cosine(config.network.diffusion_steps)
     t = torch.full((len(some),), time, dtype=torch.long)
     start = diffusion.noised(some.y, t, mining.noise_scale * noise)
     mined = descend(network, diffusion, some.x, start, t, steps, mining.step_scale)
@@ -59,9 +53,9 @@ def _looked_at(
         true, false = (network(some.x, diffusion.noised(y, t, noise), t) for y in (some.y, negatives))
         gap = true - false
     distance = (negatives - some.y).norm(dim=-1) / some.y.norm(dim=-1)
-    ours, theirs = (_singular_values(y) for y in (negatives, some.y))
-    rank = ours.shape[1]
-    residual = _square(some.x, rank) @ _square(negatives, rank) - torch.eye(rank)
+    rank = math.isqrt(some.y.shape[1])
+    x, made, true_y = (of.reshape(-1, rank, rank) for of in (some.x, negatives, some.y))
+    ours, theirs = torch.linalg.svdvals(made), torch.linalg.svdvals(true_y)
     return NegativeFacts(
         arm=arm,
         time=time,
@@ -70,7 +64,7 @@ def _looked_at(
         true_condition=float((theirs[:, 0] / theirs[:, -1]).median()),
         smallest_singular_value=float(ours[:, -1].median()),
         true_smallest_singular_value=float(theirs[:, -1].median()),
-        residual=float(residual.flatten(1).norm(dim=-1).mean()),
+        residual=float((x @ made - torch.eye(rank)).flatten(1).norm(dim=-1).mean()),
         distance=float(distance.mean()),
         false_share=float((distance < config.probe.false_negative_distance).float().mean()),
         energy_gap=float(gap.mean()),
@@ -79,12 +73,3 @@ def _looked_at(
         spread=float(negatives.std(0).mean() / some.y.std(0).mean()),
         gradient_norm=float(mined.gradient_norms.mean()),
     )
-
-
-def _singular_values(y: torch.Tensor) -> torch.Tensor:
-    """Singular values of each matrix, falling; [N, n]."""
-    return torch.linalg.svdvals(_square(y, round(y.shape[1] ** 0.5)))
-
-
-def _square(flat: torch.Tensor, rank: int) -> torch.Tensor:
-    return flat.reshape(-1, rank, rank)
