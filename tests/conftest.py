@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
 
 from deployments.dag.page import load_page
 from deployments.prefect.embedded import send_what_waits
@@ -33,15 +33,16 @@ RunHere = Callable[..., tuple[int, str]]
 def _own_prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test touches the user's Prefect, or has Prefect start a server of its own, which a busy machine is late with.
 
-    Subprocesses inherit this; in process it is read when Prefect is imported.
+    Subprocesses inherit this; in process Prefect has read the environment of `make` when it was imported above.
     """
     before = dict(os.environ)
-    os.environ["PREFECT_HOME"] = str(tmp_path_factory.mktemp("prefect-home"))
+    home = tmp_path_factory.mktemp("prefect-home")
+    os.environ["PREFECT_HOME"] = str(home)
     os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))
     os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
     os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
     os.environ.pop("PREFECT_API_URL", None)
-    with temporary_settings({PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: False}):
+    with temporary_settings({PREFECT_HOME: home, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: False}):
         yield
     os.environ.clear()
     os.environ.update(before)
