@@ -10,9 +10,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from deployments.dag.walk import Handle
-from deployments.views.listing import ListedResult, ListedStudy, date, ended_at, read_root
+from deployments.views.listing import ListedResult, ListedStudy, date, ended_at, headline_of, read_root
 from storage import durable, reading
-from storage.errors import MESSAGE_SHOWN, BadInput, cut
+from storage.errors import BadInput
 from storage.run_directory import LATEST, RunDirectory, read
 from tasks.findings.document import Document, Section
 from tasks.findings.page import html_page
@@ -28,7 +28,7 @@ def completed(handles: Sequence[Handle]) -> str:
     """Message of a finished study's state: its answer, where its results are, which trainings learned nothing."""
     run = handles[-1].run
     where = f"all {len(handles)} stages are finished; results in {run.path}"
-    answer = cut(str(read(run.result_file).get("headline") or ""), MESSAGE_SHOWN)
+    answer = headline_of(read(run.result_file))
     return "\n".join(filter(None, [answer, where, unlearned(handle.run for handle in handles)]))
 
 

@@ -15,15 +15,18 @@ from typing import Any
 from storage import attempts, durable, locks, markers
 from storage.__main__ import MANIFEST
 from storage.checkpoints import furthest
-from storage.differences import ABSENT
+from storage.differences import ABSENT, leaves
 from storage.errors import MESSAGE_SHOWN, BadInput, cut
 from storage.inside import inside
 from storage.lineage import Lineages, asked, differing
 from storage.run_directory import LATEST, RunDirectory, find_runs, read, run_in
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import described
+from tasks.stage.result import NOTED_BY_THE_FRAME
 from tasks.training.unlearned import unlearned
 
+FEW_VALUES = 6
+"""Number shown of the values of a result that has no headline."""
 SHOWN_KEYS = 4
 """Number shown of the keys in which a result differs from the others of its study."""
 
@@ -172,6 +175,18 @@ def shown_first(result: dict[str, Any]) -> str:
     return result.get("report") or next(iter(result.get("tables", [])), "")
 
 
+def first_values(result: dict[str, Any]) -> list[str]:
+    """What a stage without a report returned, as far as there is room."""
+    values = [cut(f"{name} {value}") for name, value in leaves(result) if name not in NOTED_BY_THE_FRAME]
+    return values[:FEW_VALUES] + ([f"and {len(values) - FEW_VALUES} more"] if values[FEW_VALUES:] else [])
+
+
+def headline_of(result: dict[str, Any]) -> str:
+    """What came out of a stage in one line, by what it returned."""
+    values = [] if shown_first(result) else first_values(result)
+    return cut(str(result.get("headline") or ", ".join(values)), MESSAGE_SHOWN)
+
+
 def date(seconds: float) -> str:
     """Seconds since 1970 as day and minute, here."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
@@ -183,7 +198,7 @@ def _result(run: RunDirectory) -> Iterator[ListedResult]:
     if shown := shown_first(result):
         cells = tuple(map(str, durable.read_json(run.stage_file)["configuration"].get("cells", ())))
         file = inside(run.path, shown)
-        yield ListedResult(run, ended_at(run.path), cut(str(result.get("headline", "")), MESSAGE_SHOWN), file, cells)
+        yield ListedResult(run, ended_at(run.path), headline_of(result), file, cells)
 
 
 def _gone(study: Path, finished: Sequence[RunDirectory]) -> Iterator[ListedWork]:
@@ -205,7 +220,7 @@ def _last(finished: Sequence[RunDirectory]) -> Iterator[ListedResult]:
     read_by_others = {given for run in finished for given in run.reads(read(run.stage_file).get("inputs", {})).values()}
     for run in finished:
         if run not in read_by_others:
-            yield ListedResult(run, ended_at(run.path), "", run.result_file, ())
+            yield ListedResult(run, ended_at(run.path), headline_of(read(run.result_file)), run.result_file, ())
 
 
 def _superseded(results: Sequence[ListedResult], lineages: Lineages) -> set[RunDirectory]:

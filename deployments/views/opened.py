@@ -72,8 +72,8 @@ class OpenedStudy:
         return found[0]
 
     def table(self) -> DataFrame:
-        """A row for each finished stage: its name, run, the settings that vary within stages of its name, and every
-        number of its result by dotted name."""
+        """A row for each finished stage that returned numbers: its name, run, the settings that vary within stages of
+        its name, and every number by dotted name."""
         rows = []
         for one in self.runs:
             alike = [other.configuration for other in self.runs if other.run.stage == one.run.stage]
@@ -87,17 +87,29 @@ class OpenedStudy:
                 for name, value in leaves(one.result)
                 if isinstance(value, int | float) and not isinstance(value, bool)
             }
-            rows.append({"stage": one.run.stage, "run": one.path.name, **varied, **numbers})
+            rows += [{"stage": one.run.stage, "run": one.path.name, **varied, **numbers}] if numbers else []
         return _frame(rows)
 
 
-def opened(root: str | Path = "runs") -> dict[str, OpenedStudy]:
+class OpenedRoot(dict[str, OpenedStudy]):
+    """Studies by name. BadInput for a name that none has."""
+
+    def __missing__(self, name: str) -> OpenedStudy:
+        raise BadInput(f"there is no study {name!r}; {did_you_mean(name, self)}there are {', '.join(self)}")
+
+
+def opened(root: str | Path = "runs") -> OpenedRoot:
     """Each study below `root`, by its name. BadInput where there is none."""
     folder = Path(root).expanduser().absolute()
-    return {study.name: OpenedStudy(study, folder) for study in read_root(folder)}
+    return OpenedRoot({study.name: OpenedStudy(study, folder) for study in read_root(folder)})
 
 
 def _frame(rows: list[dict[str, Any]]) -> DataFrame:
     from pandas import DataFrame  # takes long
 
-    return DataFrame(rows)
+    def whole(name: str) -> bool:
+        return all(type(value := row.get(name, 0)) is int and abs(value) < 2**53 for row in rows)
+
+    frame = DataFrame(rows)  # its columns with gaps are floats, and a fold is 4, not 4.0
+    gaps = [name for name in frame if frame[name].dtype.kind == "f" and whole(name)]
+    return frame.astype(dict.fromkeys(gaps, "Int64"))

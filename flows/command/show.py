@@ -21,7 +21,7 @@ from rich.filesize import decimal
 from deployments.dag.page import load_page
 from deployments.dag.sources import is_house_page
 from deployments.dag.walk import Walk
-from deployments.views.listing import date, ended_at, shown_first, standing
+from deployments.views.listing import date, ended_at, headline_of, shown_first, standing
 from storage import attempts, locks
 from storage.errors import BadInput
 from storage.inside import inside
@@ -148,7 +148,7 @@ def _found(run: RunDirectory) -> dict[str, Any]:
             pass
         except BadInput as error:
             refused.append(str(error))
-    return {"headline": result.get("headline"), "files": files, "refused": refused}
+    return {"headline": headline_of(result), "files": files, "refused": refused}
 
 
 def _attempt(record: dict[str, Any], at_work: bool) -> str:

@@ -13,24 +13,20 @@ from deployments.dag.page import Page, load_page
 from deployments.dag.sweep import waiting_cells
 from deployments.dag.walk import Handle, Walk
 from deployments.views.estimate import estimate
-from deployments.views.listing import shown_first, standing
+from deployments.views.listing import first_values, shown_first, standing
 from deployments.views.notes import finished_neighbours, notes
 from flows.command import settings
 from flows.command.terminal import OUT, refuse, show, show_json, show_markdown
 from storage import attempts, generations, markers
 from storage.checkpoints import furthest
-from storage.differences import leaves
 from storage.errors import BadInput, Held, did_you_mean
 from tasks.stage import outcome
 from tasks.stage.progress import duration
-from tasks.stage.result import NOTED_BY_THE_FRAME
 from tasks.training.unlearned import unlearned
 
 if TYPE_CHECKING:
     from deployments.slurm.study.study import SlurmStudy
 
-FEW_NUMBERS = 6
-"""Numbers shown of the result of a stage that has no table."""
 NOT_SHOWN = 130
 """Characters of what was not shown: an answer ends a terminal of 80 columns in at most 15 lines."""
 
@@ -282,9 +278,7 @@ def _show_answer(handle: Handle, end: str) -> None:
     result = handle.as_input().result
     verdict, *numbers = result.get("answer") or [""]
     if not verdict and not (tables := result.get("tables", [])):
-        values = [(name, value) for name, value in leaves(result) if name not in NOTED_BY_THE_FRAME]
-        numbers = [f"{name} {value}" for name, value in values[:FEW_NUMBERS]]
-        numbers += [f"and {len(values) - FEW_NUMBERS} more"] if values[FEW_NUMBERS:] else []
+        numbers = first_values(result)
     elif not verdict:
         for name in tables:
             show_markdown(OUT, markers.output(handle.run, name).read_text())

@@ -10,6 +10,7 @@ from scipy.stats import ttest_1samp
 import ratchet
 from deployments.dag.page import Page, load_page
 from deployments.dag.walk import Handle
+from flows import command
 from flows.command.compare_table import Asked, compared_table
 from flows.command.settings import read_study
 from storage import durable
@@ -237,10 +238,23 @@ def test_a_notebook_reads_the_finished_stages_as_a_table(tmp_path: Path) -> None
     assert study.answer.startswith("Up is better than down.")
     table = study.table()
     arms = table[table.stage == "beside-arm"]
-    assert len(table) == 8 and {"run", "how", "fold"} <= {*table.columns} and "by" not in table.columns
+    assert len(table) == 7 and {"run", "how", "fold"} <= {*table.columns} and "by" not in table.columns
+    assert sorted(map(str, table.fold)) == ["0", "0", "1", "1", "2", "2", "<NA>"], "none is 2.0"
     ups = arms[arms.how == "up"].sort_values("fold")["training.best_validation_accuracy"]
     assert ups.tolist() == pytest.approx([0.51, 0.58, 0.73])
     run = study.run("beside-ridge")
     assert run.result == {"accuracy": 0.3} and (run.path / "result.json").is_file() and run.metrics().empty
     with pytest.raises(BadInput, match="has no finished 'beside-rigde'; did you mean 'beside-ridge'"):
         study.run("beside-rigde")
+    with pytest.raises(BadInput, match="there is no study 'besides'; did you mean 'beside'"):
+        ratchet.open(tmp_path / "runs")["besides"]
+
+
+def test_a_result_without_a_report_is_listed_shown_and_opened_with_its_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = walked(tmp_path)[-1].run.path
+    values = "arms.up_0 3.5, arms.up_1 4.5, arms.down_0 2.5, arms.down_1 3.5, first [3.5, 2.5]"
+    assert ratchet.open(tmp_path / "runs")["which"].answer == values
+    for words in (["list", str(tmp_path / "runs")], ["show", str(run)]):
+        assert command.ratchet(words) == 0 and values in capsys.readouterr().out
