@@ -5,7 +5,7 @@
 #   make test ARGS="-k locks"    part of the tests
 #   make test ARGS="-n 0"        in one process, as --pdb needs it
 #   make test-long               thousands of histories and corruptions, 200 killed trainings: `make test` has a few of each
-#   make test-long RATCHET_LONG_SEED=x   a third of them, drawn by x; RATCHET_LONG_SECONDS=600: none begins later. .ci/run does both
+#   make test-long RATCHET_LONG_SEED=x   a third of them, drawn by x; in .ci/run x is the commit
 #   make test-slurm              all tests on a real SLURM cluster of their own; `make test` runs the short ones. Where
 #                                SLURM is missing they are skipped: tests/slurm/cluster.sh install gets it (Debian)
 #   make test-browser            pages and the Prefect UI in a real Chromium

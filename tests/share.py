@@ -1,6 +1,6 @@
 """A share of the long tests, for a run that has no time for all of them: a pytest plugin.
 
-A seed draws which, and in which order of files; after so many seconds no other one begins.
+A seed draws which of them, and the order of their files; after a moment no other one begins, on SLURM neither.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import time
 
 import pytest
 
-SEED, SECONDS = "RATCHET_LONG_SEED", "RATCHET_LONG_SECONDS"
-"""Without them all run. `.ci/run` gives the commit, so that the share changes and can be drawn again, and a time that a
-slow machine has too."""
+SEED, UNTIL = "RATCHET_LONG_SEED", "RATCHET_LONG_UNTIL"
+"""Without them all run. `.ci/run` gives the commit, so that the share changes and can be drawn again, and a moment
+(seconds since 1970), so that a slow machine ends in time too."""
 ONE_OF = 3
-BEGAN = time.monotonic()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,9 +33,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    seconds = os.environ.get(SECONDS)
-    if seconds and item.get_closest_marker("long") and time.monotonic() - BEGAN > float(seconds):
-        pytest.skip(f"the {seconds} seconds of {SECONDS} are over")
+    until = os.environ.get(UNTIL)
+    if until and time.time() > float(until) and {"long", "slurm_long"} & {mark.name for mark in item.iter_markers()}:
+        pytest.skip(f"it is later than {UNTIL}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
