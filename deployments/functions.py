@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args, get_type_hints
 
+from deployments.dag.page import too_low
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from storage.errors import BadInput, did_you_mean
@@ -70,6 +71,8 @@ class FunctionStage(Stage):
 
     def _dispatched(self, study: StudyBase, dispatch: Dispatcher, call: inspect.BoundArguments) -> Handle:
         given = dict([*call.arguments.items()][1:])
+        for name in [name for name in self.reads if name in given and not _roles(name, given[name])]:
+            raise BadInput(f"the stage {self.written.__name__} is given no stage call as {name}{too_low(study)}")
         inputs = {
             role: handle for name in self.reads if name in given for role, handle in _roles(name, given.pop(name))
         }
@@ -179,7 +182,7 @@ def report(
         raise BadInput("report() is a stage: call it in a function with @study") from None
     several: dict[str, list[Any]] = {arm: [*of] if isinstance(of, list | tuple) else [of] for arm, of in arms.items()}
     if strange := [arm for arm, of in several.items() if not of or not all(isinstance(one, Handle) for one in of)]:
-        raise BadInput(f"report: the arm {strange[0]!r} is no stage call and no list of such, or an empty one")
+        raise BadInput(f"report: the arm {strange[0]!r} is no stage call, and no list of one or more{too_low(study)}")
     if unknown := [name for name in compare if name not in several]:
         raise BadInput(f"report: compare names {unknown[0]!r}; the arms are {', '.join(several)}")
     if len(compare) not in (0, 2) or len(several) < 2 or len({*compare}) != len(compare):

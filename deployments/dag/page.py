@@ -100,9 +100,9 @@ class Page:
         except ValidationError as error:
             raise BadInput(f"{self._line_of(error)}: {explain(error)}") from None
         except Exception as error:
-            raise BadInput(f"{self._line_of(error)}: {type(error).__name__}: {error}") from error
+            raise BadInput(f"{self._line_of(error)}: {type(error).__name__}: {error}{too_low(study)}") from error
         if not walk.handles:
-            raise BadInput(f"{self.file}: the page calls no stage")
+            raise BadInput(f"{self.file}: the page calls no stage{too_low(study)}")
         for cell, one in cells.items():
             self._note_origin(walk.cells[cell], one, {})
         self._note_origin(walk.handles, study, self.over)
@@ -151,6 +151,13 @@ class Page:
         return _line_of(error, self.file)
 
 
+def too_low(study: StudyBase) -> str:
+    """A hint at the numbers below 1 that a person gave a page which fails."""
+    given = [(name, value) for name, value in study if value != type(study).model_fields[name].default]
+    low = [name for name, value in given if type(value) is int and value < 1 and name not in StudyBase.model_fields]
+    return "".join(f"; {name} is {getattr(study, name)}: give --set {name}=1 or more" for name in low)
+
+
 def load_page(place: str) -> Page:
     """The page of a name (`robustness`), a module (`flows.robustness`) or a file (`my_study.py`).
 
@@ -165,10 +172,10 @@ def load_page(place: str) -> Page:
     except (ImportError, ValueError):
         found = None
     if found is None:
-        names = page_names()
+        names, files = page_names(), [file.name for file in Path().glob("*.py")]
         raise BadInput(
-            f"there is no study {place!r}; {did_you_mean(place, names)}the studies are {', '.join(names)}; or give a "
-            "file: my_study.py"
+            f"there is no study {place!r}; {did_you_mean(place, [*names, *files])}the studies are {', '.join(names)}; "
+            "or give a file: my_study.py"
         )
     return _page_of(_imported(module, Path(found.origin or module)), module)
 
@@ -264,7 +271,8 @@ def _line_of_field(model: type[StudyBase], name: str) -> str:
 
 def _import_file(file: Path) -> ModuleType:
     if not file.is_file():
-        raise BadInput(f"there is no file {file}")
+        hint = did_you_mean(file.name, [other.name for other in file.parent.glob("*.py")])
+        raise BadInput(f"there is no file {file}" + (f"; {hint.strip()}" if hint else ""))
     if not file.stem.isidentifier():
         raise BadInput(f"{file}: its name is no module name: use letters, digits and _, such as my_study.py")
     _enter(file.parent)

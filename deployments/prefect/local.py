@@ -31,6 +31,7 @@ from deployments.prefect.flow_run import beside, best_effort, end_killed, outliv
 from deployments.views.estimate import estimate
 from deployments.views.index import completed, leave_for_people
 from storage import attempts
+from storage.errors import BadInput
 from tasks.stage.attempt import attempt
 from tasks.stage.outcome import (
     AWAITING_RETRY,
@@ -100,12 +101,24 @@ def _being_cancelled() -> bool:
 
 
 def _stopped(handles: list[Handle]) -> bool:
-    """A signal stops the study, and so does another process at work on it, whose next stage we would take.
+    """A signal stops the study, and so does another process at work on it, whose next stage we would take, and what a
+    stage that waits for others cannot read.
 
     A stage's own share of steps stops only what needs it.
     """
-    ends = {handle.outcome.end_state for handle in handles if handle.outcome}
-    return bool(ends & {"interrupted", "sigterm", "held"})
+    ended = [handle for handle in handles if handle.outcome]
+    stop = {handle.outcome.end_state for handle in ended if handle.outcome} & {"interrupted", "sigterm", "held"}
+    return bool(stop) or any(handle.waits_for for handle in ended)
+
+
+def _require_readable(finished: Handle, handles: list[Handle]) -> None:
+    """Ends a stage that cannot use what it reads, before hours go into what else it waits for."""
+    for reader in handles:
+        for role in [role for role, given in reader.inputs.items() if given is finished and reader.waits_for]:
+            try:
+                reader.config.require_input(role, finished.as_input())
+            except BadInput as error:
+                reader.outcome = outcome_of(error)
 
 
 class _Tasks:
@@ -139,6 +152,8 @@ class _Tasks:
             self._run(handle, lambda: _attempt_here(handle, self._show_study))
             if handle.outcome and handle.outcome.end_state == "finished":
                 handle.check_marker()
+        if handle.finished:
+            _require_readable(handle, self._walk.handles)
 
     def _run(self, handle: Handle, work: Callable[[], State[Any]]) -> None:
         """A lost connection (a hub that does not answer) is retried; all else needs a person, a change or a

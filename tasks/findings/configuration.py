@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from storage.errors import BadInput, did_you_mean
 from tasks.stage.configuration import Configuration, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
+
+if TYPE_CHECKING:
+    from tasks.stage.run import StageInput
 
 
 class Audit(Configuration):
@@ -45,7 +50,46 @@ class ArmsConfig(StageConfiguration):
         first, *others = self.arms
         return [(self.compare[0], self.compare[1])] if self.compare else [(other, first) for other in others]
 
+    def require_input(self, role: str, given: StageInput) -> None:
+        """BadInput for a stage of an arm without the metric."""
+        self.number_of(given)
+
+    def number_of(self, stage: StageInput) -> tuple[float, bool | None]:
+        """The metric in a stage's result, by its dotted name or the last part of it, where `best_validation_` may be
+        left out; whether higher is better, where a training said so. BadInput where none is called so, or several."""
+        numbers = {name: (_names(name), value, higher) for name, value, higher in _numbers(stage.result)}
+        found = [name for name, (names, *_) in numbers.items() if self.metric in names]
+        exact = [name for name in found if self.metric in numbers[name][0][:2]] or found
+        if len(exact) != 1:
+            hint = did_you_mean(self.metric, [other for names, *_ in numbers.values() for other in names])
+            raise BadInput(
+                f"{stage.run.stage} {stage.path.name} has {'several' if exact else 'no'} {self.metric!r} in its "
+                f"result; {hint}give metric one of {', '.join(exact or numbers) or 'its numbers: it has none'}"
+            )
+        _, value, higher = numbers[exact[0]]
+        return value, higher
+
 
 def role_of(arm: str, varied: str, value: str) -> str:
     """How the stage of an arm is called as an input."""
     return f"{arm}, {varied} {value}"
+
+
+def _names(name: str) -> tuple[str, str, str]:
+    """What a number may be called by."""
+    last = name.rpartition(".")[2]
+    return name, last, last.removeprefix("best_").removeprefix("validation_")
+
+
+def _numbers(values: Any, name: str = "") -> Iterator[tuple[str, float, bool | None]]:
+    if isinstance(values, dict):
+        for key, value in values.items():
+            if isinstance(value, dict):
+                yield from _numbers(value, f"{name}{key}.")
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                best = key.startswith("best_") and key != "best_step"
+                yield (
+                    f"{name}{key}",
+                    float(value),
+                    key.removeprefix("best_") in values.get("higher", ()) if best else None,
+                )

@@ -5,11 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from storage.errors import BadInput
 from tasks.findings.arms import (
     BETTER,
     LOWER,
@@ -23,7 +21,7 @@ from tasks.findings.arms import (
 from tasks.findings.comparison_table import arm_table, comparison_table
 from tasks.findings.configuration import ArmsConfig, role_of
 from tasks.findings.document import Document, Section
-from tasks.findings.numbers import percent
+from tasks.findings.numbers import p_value, percent
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.statistics.comparison import Comparison, Values, arm_mean, compare_together
 from tasks.findings.statistics.power import POWER, smallest_shown
@@ -41,7 +39,7 @@ def report(run: StageRun, config: ArmsConfig, **inputs: StageInput) -> Published
     said: set[bool | None] = set()
     for arm, of_arm in config.arms.items():
         for value in of_arm:
-            number, higher = _number(inputs[role_of(arm, config.varied, value)], config.metric)
+            number, higher = config.number_of(inputs[role_of(arm, config.varied, value)])
             values.setdefault(arm, {})[value] = number
             said.add(higher)
     higher = config.higher_is_better if config.higher_is_better is not None else (said - {None} or {None}).pop()
@@ -87,7 +85,11 @@ def _document(
 
     figure = arms_figure("arms", arms, {}, metric)
     caption = f"{metric}: the mean of each arm less that of its reference, {config.varied} by {config.varied}."
-    limits = [*undecided_in_words(comparisons, MIN_PAIRS), *_too_few(comparisons, level)]
+    limits = [
+        *undecided_in_words(comparisons, MIN_PAIRS),
+        *_too_few(comparisons, level),
+        *_by_exchanges(comparisons, level),
+    ]
     if config.varied != "seed":
         limits.append(
             f"Each {config.varied} counts as a repetition of its own: where they share examples, intervals are too "
@@ -126,6 +128,18 @@ def _too_few(comparisons: Sequence[Comparison], level: float) -> list[str]:
     return [f"With {pairs} no difference could have been seen, however large{more}."]
 
 
+def _by_exchanges(comparisons: Sequence[Comparison], level: float) -> list[str]:
+    """What is shown by Student's t alone, as so few pairs have too few exchanges for a low p."""
+    shown = next((row for row in comparisons if row.better or row.worse), None)
+    least = (shown.least_p_exchange or 0) * len(comparisons) if shown else 0
+    if not shown or least <= 1 - level:
+        return []
+    return [
+        f"p is by Student's t, which takes differences as normal; by exchanges, which do not, {shown.seeds} seeds give "
+        f"no p below {p_value(min(1, least))}."
+    ]
+
+
 def _csv(config: ArmsConfig, values: Values) -> str:
     """A line for each number, as `ratchet compare` takes it."""
     file = io.StringIO()
@@ -135,35 +149,3 @@ def _csv(config: ArmsConfig, values: Values) -> str:
         [no_formula(arm), value, repr(number)] for arm, of_arm in values.items() for value, number in of_arm.items()
     )
     return file.getvalue()
-
-
-def _number(stage: StageInput, metric: str) -> tuple[float, bool | None]:
-    """The metric in a stage's result, by its dotted name or the last part of it, where `best_validation_` may be left
-    out; whether higher is better, where a training said so."""
-    found = [
-        (name, value, higher)
-        for name, value, higher in _numbers(stage.result)
-        if metric in (name, last := name.rpartition(".")[2], last.removeprefix("best_").removeprefix("validation_"))
-    ]
-    exact = [one for one in found if metric in (one[0], one[0].rpartition(".")[2])] or found
-    if len(exact) != 1:
-        names = ", ".join(name for name, *_ in exact or _numbers(stage.result)) or "no number"
-        raise BadInput(
-            f"report: {stage.run.stage} {stage.path.name} has {'several' if exact else 'no'} {metric!r} in its result: "
-            f"give metric one of {names}"
-        )
-    return exact[0][1], exact[0][2]
-
-
-def _numbers(values: Any, name: str = "") -> Iterator[tuple[str, float, bool | None]]:
-    if isinstance(values, dict):
-        for key, value in values.items():
-            if isinstance(value, dict):
-                yield from _numbers(value, f"{name}{key}.")
-            elif isinstance(value, int | float) and not isinstance(value, bool):
-                best = key.startswith("best_") and key != "best_step"
-                yield (
-                    f"{name}{key}",
-                    float(value),
-                    key.removeprefix("best_") in values.get("higher", ()) if best else None,
-                )

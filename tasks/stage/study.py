@@ -5,11 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tasks.stage.configuration import Configuration, execution, redeclare, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import Numerics, chosen
+
+if TYPE_CHECKING:
+    from tasks.stage.run import StageInput
 
 
 class StudyBase(Configuration):
@@ -73,6 +76,9 @@ class StageConfiguration(Configuration):
             return self
         execution = chosen(self.execution, self.multiplications, begun_with.get("device"))
         return self if execution is self.execution else self.model_copy(update={"execution": execution})
+
+    def require_input(self, role: str, given: StageInput) -> None:
+        """BadInput where a finished stage lacks what this one reads: it is asked before the others run."""
 
     @property
     def own_seed(self) -> int | None:

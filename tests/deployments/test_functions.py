@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from scipy.stats import ttest_1samp
 
 import ratchet
@@ -135,6 +136,29 @@ def test_limits_and_names_of_keys_hold_before_any_work(tmp_path: Path, change: s
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("", "", "the stage table is given no stage call as arms"),
+        ("    return table", "    list(arms)[0]\n    return table", r"which\.py:\d+: IndexError"),
+    ],
+)
+def test_a_number_of_which_nothing_comes_is_told_with_its_key(tmp_path: Path, old: str, new: str, told: str) -> None:
+    text = ARMS.replace('Annotated[int, r.knob("Folds of each arm.", ge=1)] = 2', "int = 2").replace(old, new)
+    page = page_of(tmp_path, text.replace('[arms["up_0"], arms["down_0"]]', "[made]"))
+    with pytest.raises(BadInput, match=f"{told}.*; folds is 0: give --set folds=1 or more"):
+        page.walk(read_study(page, None, ["folds=0"], None), Here(tmp_path / "runs", "which"))
+
+
+def test_a_slip_in_the_name_of_a_file_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page_of(tmp_path)
+    for slip in ("whihc.py", "whihc"):
+        assert command.ratchet(["run", slip]) == 2 and "did you mean 'which.py'?" in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------------------------------- arms side by side
 
 BESIDE = '''
@@ -180,6 +204,7 @@ def test_arms_side_by_side_are_paired_by_what_varies_and_higher_is_better_where_
     )
     assert "5 folds" in (run / "table.md").read_text() and "| ridge " in (run / "table.md").read_text()
     assert (run / "report.html").is_file() and (run / "figures" / "answer.svg").is_file()
+    assert "by exchanges, which do not, 5 folds give no p below 0.062" in result["not_shown"][0], "the p beside < 0.001"
     found = (run / "compared.csv").read_text().splitlines()
     assert found[0] == "arm,fold,accuracy" and len(found) == 12
 
@@ -218,7 +243,11 @@ def test_where_no_training_says_what_is_better_nothing_is_called_so(tmp_path: Pa
     [
         ('compare=("up", "down")', 'compare=("up", "dwon")', "compare names 'dwon'; the arms are down, up, ridge"),
         ('compare=("up", "down")', "compare=()", "do not pair: down has fold 0, 1, 2, 3, 4, and ridge 42"),
-        ('metric="accuracy"', 'metric="loss"', "has no 'loss' in its result: give metric one of"),
+        (
+            'metric="accuracy"',
+            'metric="acuracy"',
+            "has no 'acuracy' in its result; did you mean 'accuracy'? give metric",
+        ),
         ('"ridge": ridge()', '"ridge": 3', "the arm 'ridge' is no stage call"),
     ],
 )
@@ -230,6 +259,25 @@ def test_arms_that_cannot_be_compared_are_refused(tmp_path: Path, old: str, new:
         assert told in str(error)
     else:
         assert told in (durable.read_json(run / "attempts" / "0001.json")["diagnosis"]["summary"])
+
+
+def test_a_wrong_metric_is_told_once_by_the_first_arm_and_mended_costs_no_arm(
+    tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = BESIDE.replace("folds: int = 5", 'folds: int = 3, metric: str = "accuracy"')
+    (tmp_path / "beside.py").write_text(text.replace('metric="accuracy"', "metric=metric"))
+    words = ["run", str(tmp_path / "beside.py"), "--root", str(tmp_path / "runs")]
+
+    def finished() -> dict[Path, int]:
+        return {file: file.stat().st_mtime_ns for file in tmp_path.glob("runs/beside/beside-*/*/COMPLETE.json")}
+
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        assert command.ratchet([*words, "--set", "metric=acuracy"]) == 2
+        said = capsys.readouterr().out
+        assert said.count("report: ") == 1 and "has no 'acuracy' in its result; did you mean 'accuracy'?" in said
+        assert len(first := finished()) == 1, "the others did not run"
+        assert command.ratchet(words) == 0
+    assert len(finished()) == 7 and first.items() <= finished().items()
 
 
 def test_a_notebook_reads_the_finished_stages_as_a_table(tmp_path: Path) -> None:
