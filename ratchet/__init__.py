@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # the table of public names: `_public` reads it too
     from tasks.stage.run import Stage, StageInput, StageRun
     from tasks.stage.study import StageConfiguration, StudyBase
     from tasks.training.budget import Budget, LearningGate, SpikeGuard
+    from tasks.training.lightning_trainer import train_lightning
     from tasks.training.loop import train
     from tasks.training.optimizer import adamw
     from tasks.training.problem import Problem

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,14 +22,14 @@ FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", DOCUMENT, re.MULT
 PATIENCE = 120.0
 
 FORKS = """
-import os, sys, time
-import torch, sklearn.linear_model, transformers, tests.tasks.tiny
-from transformers import GPT2LMHeadModel, Trainer
+import importlib, os, sys, time
+import torch, tests.tasks.tiny
 from deployments.dag.page import load_page
 from flows.command.settings import read_study
 from tasks.stage import command, progress, scratch
-import tasks.training.transformers_trainer
-command.LOOK_EVERY_SECONDS, scratch.QUIET_SECONDS = 0.02, 0.1
+for module in sys.argv[1:]:
+    importlib.import_module(module)
+command.LOOK_EVERY_SECONDS, scratch.QUIET_SECONDS, progress.NOTE_EVERY_SECONDS = 0.02, 0.1, 0.0
 update = progress.Progress.update
 progress.Progress.update = lambda *given, **named: update(*given, **named) or time.sleep(0.03)  # time to be killed in
 class Here(tests.tasks.tiny.Here):
@@ -40,7 +40,7 @@ class Here(tests.tasks.tiny.Here):
         return handle
 
 for line in sys.stdin:
-    folder, root = line.rstrip().split("|")
+    folder, root, *changes = line.rstrip().split("|")
     if pid := os.fork():
         print(pid, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
@@ -50,7 +50,7 @@ for line in sys.stdin:
     sys.stderr = open("stderr.txt", "a", buffering=1)
     os.dup2(sys.stderr.fileno(), 1)
     page = load_page("mine.py")
-    page.walk(read_study(page, None, [], None), Here(root, "mine"))
+    page.walk(read_study(page, None, changes, None), Here(root, "mine"))
     os._exit(0)
 """
 
@@ -58,23 +58,30 @@ for line in sys.stdin:
 class Study:
     """The study of the page, as `ratchet run mine.py` makes it, without Prefect, and forked: torch is loaded once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: dict[str, str], *modules: str) -> None:
+        """`modules` are loaded once too."""
         self.folder = folder
-        for name, text in FILES.items():
+        for name, text in files.items():
             (folder / name).write_text(
-                text.replace("    if step % 50 ==", "    time.sleep(0.004)\n    if step % 50 ==")
+                text.replace("    if step % 50 ==", "    time.sleep(0.004)\n    if step % 50 ==").replace(
+                    "import argparse", "import argparse\nimport time", 1
+                )
             )
-        script = folder / "train.py"
-        script.write_text(script.read_text().replace("import argparse", "import argparse\nimport time", 1))
         self._process = subprocess.Popen(
-            [sys.executable, "-c", FORKS], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-c", FORKS, *modules], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
 
-    def run(self, root: Path, strike: Callable[[], bool] = lambda: False, number: int = signal.SIGKILL) -> int:
+    def run(
+        self,
+        root: Path,
+        strike: Callable[[], bool] = lambda: False,
+        number: int = signal.SIGKILL,
+        changes: Sequence[str] = (),
+    ) -> int:
         """One start of the study, which gets this signal once `strike` sees its moment; returns its exit code."""
         assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(f"{self.folder}|{root}\n")
+        self._process.stdin.write("|".join([str(self.folder), str(root), *changes]) + "\n")
         self._process.stdin.flush()
         pid, deadline = int(self._process.stdout.readline()), time.monotonic() + PATIENCE
         while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
@@ -92,7 +99,8 @@ class Study:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    study = Study(tmp_path_factory.mktemp("mine"))
+    modules = ("sklearn.linear_model", "transformers.models.gpt2", "tasks.training.transformers_trainer")
+    study = Study(tmp_path_factory.mktemp("mine"), FILES, *modules)
     yield study
     study.end()
 

@@ -13,12 +13,16 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
 from storage import reading
 from storage.checkpoints import Checkpoint, Checkpoints
+from storage.errors import require_equal
+
+if TYPE_CHECKING:
+    from tasks.stage.run import StageRun
 
 QUIET_SECONDS = 3.0
 """A checkpoint in which nothing changes for so long counts as whole; so does one of which there is a later one."""
@@ -110,6 +114,22 @@ class ScratchCheckpoints:
 
     def _present(self) -> set[Path]:
         return {path for path in self._folder.glob(self._pattern) if not path.is_symlink()}
+
+
+class TrainerCheckpoints(ScratchCheckpoints):
+    """Those of a Trainer in this process, with which `metrics.jsonl` goes back to where they were made."""
+
+    def __init__(self, run: StageRun, setting: str, folder: str, pattern: str) -> None:
+        """`begin` is the one to go on from, or None. CheckFailed unless the `folder`, a `setting`, is `run.scratch`."""
+        check = f"the {setting} of the Trainer is run.scratch"
+        require_equal(check, str(Path(folder).absolute()), str(run.scratch.absolute()))
+        super().__init__(run.scratch, pattern, run.checkpoints)
+        self._rows, self.begin = run.metrics, self.newest()
+        self._rows.cut_back(self.state.get("metrics"))
+
+    def add(self, path: Path, **state: Any) -> None:
+        self._rows.sync()
+        super().add(path, metrics=self._rows.position(), **state)
 
 
 def _step(path: Path) -> int | None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from storage.errors import require_equal
 from tasks.stage.run import StageRun
-from tasks.stage.scratch import ScratchCheckpoints
+from tasks.stage.scratch import TrainerCheckpoints
 
 NOT_OF_THE_TRAINING = ("runtime", "per_second", "train_loss")
 """Ends of the names of what its logs measure by a clock, and of a mean that a continuation takes from its own part."""
@@ -23,19 +21,15 @@ def train_transformers(run: StageRun, trainer: Trainer) -> Any:
     bytes after a kill are as equal as the Trainer makes them; the loss that it logs is a mean that begins anew where
     it goes on.
     """
-    folder = Path(trainer.args.output_dir).absolute()
-    require_equal("the output_dir of the Trainer is run.scratch", str(folder), str(run.scratch.absolute()))
-    own = ScratchCheckpoints(run.scratch, "checkpoint-*", run.checkpoints)
-    newest = own.newest()
-    run.metrics.cut_back(own.state.get("metrics"))
+    own = TrainerCheckpoints(run, "output_dir", trainer.args.output_dir, "checkpoint-*")
     trainer.add_callback(_Callback(run, own))
-    ended = trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+    ended = trainer.train(resume_from_checkpoint=str(own.begin) if own.begin else None)
     run.stop.check_signals()
     return ended
 
 
 class _Callback(TrainerCallback):
-    def __init__(self, run: StageRun, own: ScratchCheckpoints) -> None:
+    def __init__(self, run: StageRun, own: TrainerCheckpoints) -> None:
         self.run, self.own = run, own
 
     def on_step_end(
@@ -53,6 +47,4 @@ class _Callback(TrainerCallback):
             self.run.metrics.append({"step": state.global_step, **logged})
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self.run.metrics.sync()
-        path = self.run.scratch / f"checkpoint-{state.global_step}"
-        self.own.add(path, metrics=self.run.metrics.position())
+        self.own.add(self.run.scratch / f"checkpoint-{state.global_step}")

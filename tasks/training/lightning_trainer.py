@@ -1,0 +1,160 @@
+"""A lightning Trainer as the work of a stage."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.loggers import Logger
+from torch.utils.data import DataLoader
+
+from storage.errors import require_equal
+from tasks.stage.generators import generator_numbers, generator_tensors, load_generators
+from tasks.stage.run import StageRun
+from tasks.stage.scratch import TrainerCheckpoints
+
+
+def train_lightning(
+    run: StageRun,
+    trainer: Trainer,
+    module: LightningModule,
+    train_dataloaders: Any = None,
+    val_dataloaders: Any = None,
+    **fit: Any,
+) -> None:
+    """`trainer.fit(module, ...)`, which goes on after any kill.
+
+    CheckFailed unless the `default_root_dir` of the Trainer is `run.scratch`, and it has one device and no `max_time`.
+    It saves between two steps as `execution.checkpoint_every_steps` and `checkpoint_every_seconds` say, and when the
+    run is asked to stop; logs to `metrics.jsonl`; and ends with the weights of an undisturbed training where its data
+    are one DataLoader with a length, whose workers do not persist: within an epoch that reads again what was seen.
+    """
+    own = TrainerCheckpoints(run, "default_root_dir", trainer.default_root_dir, "lightning-*.ckpt")
+    require_equal("the Trainer has one device", trainer.world_size, 1)
+    timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]
+    left = [timer.time_remaining() for timer in timers if timer.time_remaining() is not None]
+    require_equal("the Trainer ends by steps, not by a clock: max_time", left or None, None)
+    source = next(given for given in (train_dataloaders, fit.get("datamodule"), module) if given is not None)
+    if make := getattr(source, "train_dataloader", None):
+        source.train_dataloader = lambda: _resumed(make())
+    else:
+        train_dataloaders = _resumed(train_dataloaders)
+    trainer.loggers = [*trainer.loggers, _Rows(run)]
+    trainer.callbacks.insert(0, _Callback(run, own))  # before those that log: they do so again where it goes on
+    try:
+        trainer.fit(module, train_dataloaders, val_dataloaders, ckpt_path=own.begin, **fit)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, KeyboardInterrupt):  # what Lightning makes of a second Ctrl-C
+            raise ended.__context__ from None
+        raise
+
+
+class _Callback(Callback):
+    """Saves before a batch, when all that follows the one before is done: validations, schedules, rows."""
+
+    def __init__(self, run: StageRun, own: TrainerCheckpoints) -> None:
+        self.run, self.own, self.saved, self.saved_at = run, own, own.step, time.monotonic()
+        self.stepped = own.state.get("stepped")
+        self.sigterm, self.steps = signal.getsignal(signal.SIGTERM), 0
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        steps = trainer.estimated_stepping_batches
+        self.steps = int(steps) if math.isfinite(steps) else 0
+        if signal.getsignal(signal.SIGTERM) != self.sigterm:  # Lightning's own ends the process, and saves nothing
+            signal.signal(signal.SIGTERM, self.sigterm)
+
+    def on_train_batch_start(self, trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int) -> None:
+        loop, step, run = trainer.fit_loop.epoch_loop, trainer.global_step, self.run
+        if self.stepped is not None:  # where it goes on, Lightning also counts the batch that it had begun
+            loop._batches_that_stepped, self.stepped = self.stepped, None
+            loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
+        if batch_idx % trainer.accumulate_grad_batches:
+            return  # within a step
+        run.lock.check()
+        run.progress.update(step, self.steps, "steps", epoch=trainer.current_epoch)
+        every, seconds = run.execution.checkpoint_every_steps, time.monotonic() - self.saved_at
+        due = seconds >= run.execution.checkpoint_every_seconds or (every and step - self.saved >= every)
+        if (run.stop.requested or due) and step > self.saved:
+            path = run.scratch / f"lightning-{step}.ckpt"
+            trainer.save_checkpoint(path)
+            self.own.add(path, stepped=loop._batches_that_stepped)
+            path.unlink()  # its copy is kept
+            self.saved, self.saved_at = step, time.monotonic()
+        run.stop.check_signals()
+
+
+class _Rows(Logger):
+    """Rows of `metrics.jsonl`, of what is finite."""
+
+    name, version = "ratchet", 0
+
+    def __init__(self, run: StageRun) -> None:
+        super().__init__()
+        self._rows = run.metrics
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        """The configuration of the stage says them."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        self._rows.append({"step": step} | {name: value for name, value in metrics.items() if math.isfinite(value)})
+
+
+def _resumed(loader: Any) -> Any:
+    return _Resumed(loader) if isinstance(loader, DataLoader) else loader
+
+
+class _Resumed:
+    """A DataLoader that goes on within an epoch, which Lightning leaves to it.
+
+    The epoch begins with the generators that it began with, what was trained on is read again, and the generators
+    become what they were then.
+    """
+
+    def __init__(self, loader: DataLoader) -> None:
+        self.loader, self._goes_on, self._now = loader, dict[str, Any](), dict[str, Any]()
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        before, self._goes_on = self._goes_on, {}
+        seen = before.get("seen", 0)
+        if before:
+            self._load(before["epoch"])
+        epoch = self._generators()
+        batches = iter(self.loader)
+        for _ in islice(batches, seen):
+            pass
+        if before:
+            self._load(before["generators"])
+        self._now = {"epoch": epoch, "seen": seen, "generators": self._generators()}
+        for number, batch in enumerate(batches, seen + 1):
+            yield batch
+            self._now = {"epoch": epoch, "seen": number, "generators": self._generators()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the moment before the batch that was read last."""
+        return self._now
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._goes_on = state
+
+    def _generators(self) -> dict[str, Any]:
+        own = self.loader.generator
+        tensors = generator_tensors(torch.cuda.is_initialized()) | ({"loader": own.get_state()} if own else {})
+        return {"tensors": tensors, "numbers": generator_numbers()}
+
+    def _load(self, generators: dict[str, Any]) -> None:
+        load_generators(generators["tensors"], generators["numbers"])
+        if self.loader.generator:
+            self.loader.generator.set_state(generators["tensors"]["loader"])
