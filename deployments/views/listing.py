@@ -143,21 +143,24 @@ def standing(run: RunDirectory, verdict: markers.Verdict | None = None) -> tuple
         return "not finished", f"{refused}not started"
     if record.get("end_state") == "finished":
         return "not finished", f"{refused}the same command runs it again"
-    return "not finished", refused + _stopped(record, now, furthest(run.checkpoints))
+    parts = sum(1 for _ in (run.path / "records").glob("*.json"))
+    return "not finished", refused + _stopped(record, now, furthest(run.checkpoints), parts)
 
 
-def _stopped(record: attempts.AttemptRow, now: dict[str, Any], saved: int) -> str:
-    """How a stage stands whose newest attempt ended, or was killed; `saved`: the step of its newest checkpoint."""
+def _stopped(record: attempts.AttemptRow, now: dict[str, Any], saved: int, parts: int) -> str:
+    """How a stage stands whose newest attempt ended, or was killed; `saved`: the step of its newest checkpoint,
+    `parts`: how many parts of its work are kept."""
+    kept = f"; parts kept: {parts:,}" if parts else ""
     number, end_state, far = record["attempt"], record.get("end_state"), far_of(now)
     if end_state is None:  # progress.json was written now and then: what is saved may be further on
         of = f" of {now['total']:,}" if now.get("total") else ""
         where, step = ("", f" from step {saved:,}{of}") if saved else (f" at {far}" if far else "", "")
-        return f"attempt {number} was killed{where}; the same command goes on{step}"
+        return f"attempt {number} was killed{where}{kept}; the same command goes on{step}"
     words, summary = in_words(end_state), (record.get("diagnosis") or {}).get("summary", "")
     line = f"{words} in attempt {number}" + (f", {far}" if far else "")
     if summary:
         line += f": {summary.removeprefix(f'{words}: ')}"
-    return line + (f"; step {saved:,} is saved" if saved else "")
+    return line + (f"; step {saved:,} is saved" if saved else "") + kept
 
 
 def far_of(now: dict[str, Any]) -> str:

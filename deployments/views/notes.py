@@ -37,7 +37,7 @@ def notes(handles: list[Handle]) -> list[str]:
             if folder not in beside:  # a sweep has hundreds of calls of one stage
                 beside[folder] = _unfinished(folder, own)
             sentences.append(_begins_anew(handle, beside[folder]))
-    return [*_changed_work(handles), *filter(None, sentences)]
+    return [*changed_work(handles), *filter(None, sentences)]
 
 
 def finished_neighbours(handles: list[Handle]) -> list[str]:
@@ -115,7 +115,7 @@ def _keys(different: list[Difference]) -> str:
     return "; ".join(shown) + (f"; and {more} more" if more else "") if shown else "what it read"
 
 
-def _changed_work(handles: list[Handle]) -> list[str]:
+def changed_work(handles: list[Handle]) -> list[str]:
     """The work modules of one's own that are not what they were when stages ran, whose results are kept all the same.
 
     The digest is over a module and what it imports, so it cannot tell which of the stages that share it has changed.
@@ -126,7 +126,8 @@ def _changed_work(handles: list[Handle]) -> list[str]:
             ran.setdefault(handle.stage.work.partition(":")[0], Counter())[handle.stage.name] += 1
     return [
         f"old results of {', '.join(f'{name} x {count}' if count > 1 else name for name, count in stages.items())} are "
-        f"kept, though {module.replace('.', '/')}.py, or what it imports, changed since: `--fresh STAGE` runs one anew"
+        f"kept, though {module.replace('.', '/')}.py, or what it imports, changed since: "
+        + (f"`--fresh {next(iter(stages))}` runs it anew" if len(stages) == 1 else "`--fresh STAGE` runs one anew")
         for module, stages in ran.items()
     ]
 

@@ -51,8 +51,7 @@ def facts_of(run: RunDirectory, page: str = "") -> dict[str, Any]:
     state, stands = standing(run)
     finished = state == "finished"
     at_work = next(reversed(records), None) if locks.holder(run.path / "locks") is not None else None
-    stopped = [file for file, record in records.items() if record.get("end_state") != "finished" and file != at_work]
-    log = stopped[-1].with_suffix(".log") if stopped else None
+    log = next((file.with_suffix(".log") for file in reversed(records)), None)
     return {
         "study": run.study,
         "stage": run.stage,
@@ -107,7 +106,8 @@ def in_words(facts: dict[str, Any]) -> Iterator[str]:
         yield from (_line("", f"   {diagnosis[key]}") for key in ("summary", "resolution") if diagnosis.get(key))
     if facts["log"]:
         yield _line("log", str(facts["log"]))
-        yield from (_line("", f"   {line}") for line in last_lines(facts["log"], LAST_LINES))
+        shown = [] if facts["ended_at"] else last_lines(facts["log"], LAST_LINES)
+        yield from (_line("", f"   {line}") for line in shown)
     if facts["job_log"]:
         yield _line("job log", str(facts["job_log"]))
     yield _line("disk", _sizes(facts["bytes"]))

@@ -14,7 +14,7 @@ from deployments.dag.sweep import waiting_cells
 from deployments.dag.walk import Handle, Walk
 from deployments.views.estimate import estimate
 from deployments.views.listing import first_values, shown_first, standing
-from deployments.views.notes import finished_neighbours, notes
+from deployments.views.notes import changed_work, finished_neighbours, notes
 from flows.command import settings
 from flows.command.terminal import OUT, refuse, show, show_json, show_markdown
 from storage import attempts, generations, markers
@@ -85,23 +85,27 @@ def _run(page: Page, study: Any, walk: Walk, slurm: SlurmStudy | None, options: 
     for note in notes(walk.handles):
         show(note, style="yellow")
     _begin_anew(walk, options.fresh)
-    if not all(handle.finished for handle in walk.handles):
-        if slurm:
-            from flows.command.on_slurm import detach, run_on_slurm
+    if all(handle.finished for handle in walk.handles):
+        return _show_result(walk)
+    if slurm:
+        from flows.command.on_slurm import detach, run_on_slurm
 
-            code = detach(slurm) if options.detach else run_on_slurm(slurm, options.wait)
-        else:
-            code = _run_here(page, study, walk)
-        if code and not page.over:
-            return code
-        walk.check_markers()
-        if code:
-            if (rest := page.sweep_without_stopped(study, walk)) and rest.finished:
-                _show_answer(rest, f"the sweep ({rest.config.cell}) is finished")
-            elif not slurm and (waiting := waiting_cells(page.over, walk)):
-                show(f"the table of the sweep waits for {waiting}; the same command goes on")
-            return code
-    return _show_result(walk)
+        code = detach(slurm) if options.detach else run_on_slurm(slurm, options.wait)
+    else:
+        code = _run_here(page, study, walk)
+    if code and not page.over:
+        return code
+    walk.check_markers()
+    if code:
+        if (rest := page.sweep_without_stopped(study, walk)) and rest.finished:
+            _show_answer(rest, f"the sweep ({rest.config.cell}) is finished")
+        elif not slurm and (waiting := waiting_cells(page.over, walk)):
+            show(f"the table of the sweep waits for {waiting}; the same command goes on")
+        return code
+    code = _show_result(walk)
+    for note in changed_work(walk.handles):  # what was said of it before the first stage is far above
+        show(note, style="yellow")
+    return code
 
 
 def _begin_anew(walk: Walk, named: Sequence[str]) -> None:

@@ -150,6 +150,21 @@ def test_a_number_of_which_nothing_comes_is_told_with_its_key(tmp_path: Path, ol
         page.walk(read_study(page, None, ["folds=0"], None), Here(tmp_path / "runs", "which"))
 
 
+def test_what_an_edit_left_as_it_was_is_said_beside_the_answer(
+    tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, words = tmp_path / "which.py", ["--root", str(tmp_path / "runs"), "--set"]
+    page.write_text(ARMS)
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        assert command.ratchet(["run", str(page), *words, "folds=1"]) == 0
+        page.write_text(ARMS.replace("How large.", "How small."))
+        assert "old results" not in capsys.readouterr().out
+        for fresh in ([], ["--fresh", "which-base"]):
+            assert command.ratchet(["run", str(page), *words, "folds=2", *fresh]) == 0
+            kept = f"old results of {'' if fresh else 'which-base, '}which-arm x 2 are kept, though which.py, or"
+            assert capsys.readouterr().out.splitlines()[-1].startswith(kept)
+
+
 def test_a_slip_in_the_name_of_a_file_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

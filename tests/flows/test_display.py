@@ -61,6 +61,9 @@ def test_a_killed_attempt_is_shown_with_where_it_goes_on_and_not_with_a_progress
     assert stands(first) == "attempt 1 was killed; the same command goes on from step 1,215 of 1,560"
     durable.remove_directory(checkpoint)
     assert stands(first) == "attempt 1 was killed at 1,276/1,560 steps; the same command goes on"
+    (first.run.path / "records").mkdir()
+    (first.run.path / "records" / "01-00000.json").touch()
+    assert stands(first) == "attempt 1 was killed at 1,276/1,560 steps; parts kept: 1; the same command goes on"
 
 
 def test_an_attempt_that_ended_before_its_first_step_is_shown_in_a_whole_sentence_with_what_is_saved(

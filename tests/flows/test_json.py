@@ -58,7 +58,7 @@ def test_show_has_all_that_is_said_of_a_run(tmp_path: Path, capsys: Capture) -> 
     facts, words = both(capsys, "show", count.run.path)
     assert [one["record"]["end_state"] for one in facts["attempts"]] == ["check_failed", "finished"]
     assert facts["attempts"][0]["record"] == durable.read_json(count.run.attempts / "0001.json")
-    assert facts["log"] == str(count.run.attempts / "0001.log") and facts["again"][0] in words
+    assert facts["log"] == str(count.run.attempts / "0002.log") and facts["again"][0] in words
     assert facts.keys() == {
         *("study", "stage", "fingerprint", "folder", "cell", "state", "stands", "ended_at", "seconds", "headline"),
         *("files", "refused", "again", "numerics", "time", "reads", "attempts", "log", "job_log", "bytes"),

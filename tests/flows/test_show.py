@@ -43,7 +43,6 @@ def test_every_attempt_says_when_where_how_and_why_it_ended_and_what_it_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = finished(tmp_path, Study(name="one", fails=True))[0].run
-    finished(tmp_path, Study(name="one"))
     of_cluster = {
         "host": "node7",
         "slurm_job_id": "4711",
@@ -61,17 +60,21 @@ def test_every_attempt_says_when_where_how_and_why_it_ended_and_what_it_used(
     durable.write_json(file, durable.read_json(file) | of_cluster | used)
     assert command.ratchet(["show", run.path.name, "--root", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    first, *why = lines[next(number for number, line in enumerate(lines) if " attempt " in line) :][:3]
+    first, *why = lines[next(number for number, line in enumerate(lines) if line.startswith("  attempt ")) :][:3]
     assert first.startswith("  attempt  1  2001-09-09 0") and first.endswith(
         "check failed after 1 min 30 s, on node7, job 4711, started by itself; 2 h 1 min of CPU, at most 5.2 GB of "
         "memory; one GPU, torch; commit cccccccccccc with changes"
     )
     assert "the words are there: measured 0, required 10" in why[0] and why[1].strip() == "Look at the text"
-    assert sum(line.startswith("  attempt  ") for line in lines) == 2
     log = lines.index(f"  log      {file.with_suffix('.log')}")
     tail = [line.split("ratchet.count: ")[-1] for line in lines[log + 1 : log + 11]]
     assert tail[0] == "counts line 3" and tail[-2] == "counts line 11" and "check failed" in tail[-1]
-    assert lines[1].startswith("  state    finished") and "in 2 attempts" in lines[1]
+    durable.write_json(file, durable.read_json(file) | {"ended_at": None, "end_state": None})  # as a kill leaves it
+    durable.write_json(run.path / "locks" / "1.alive", {"at": 1e9 + 90})
+    lines = shown(capsys, finished(tmp_path, Study(name="one"))[0])
+    assert sum(line.startswith("  attempt  ") for line in lines) == 2
+    assert lines[1].startswith("  state    finished") and lines[1].endswith(", after 1 min 30 s in 2 attempts")
+    assert [line for line in lines if ".log" in line] == [f"  log      {run.attempts / '0002.log'}"]
 
 
 def test_an_attempt_at_work_and_one_that_was_killed_are_told_apart(
@@ -89,7 +92,7 @@ def test_an_attempt_at_work_and_one_that_was_killed_are_told_apart(
     for number in (1, 2):
         (handle.run.path / "jobs" / f"000{number}.log").touch()
     assert f"  job log  {handle.run.path}/jobs/0002.log" in shown(capsys, handle)
-    assert "  at work, on " in "\n".join(lines) and not any(line.startswith("  log  ") for line in lines)
+    assert "  at work, on " in "\n".join(lines)
     assert lines[1].startswith("  state    running")
 
 

@@ -61,8 +61,8 @@ def attempted(handle: Handle, number: int, digest: str, began_at: int) -> None:
 
 
 CHANGED = (
-    "old results of {} are kept, though tests/deployments/toy.py, or what it imports, changed since: `--fresh STAGE` "
-    "runs one anew"
+    "old results of {0} are kept, though tests/deployments/toy.py, or what it imports, changed since: `--fresh {0}` "
+    "runs it anew"
 )
 
 
