@@ -21,22 +21,28 @@ import ratchet as r
 
 
 @r.stage()
-def train(run, seed: int, accumulate: int = 1, max_time: str = "", signals: list[int] = []):
+def train(run, seed: int, accumulate: int = 1, stream: bool = False, max_time: str = "", signals: list[int] = []):
     import os, torch
     from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
     from safetensors.torch import save_file
-    from torch.utils.data import DataLoader, Dataset
+    from torch.utils.data import DataLoader, Dataset, IterableDataset
 
     class Noisy(Dataset):
         def __len__(self):
             return 44
 
         def __getitem__(self, number):
-            x = torch.full((4,), number / 44) + 0.1 * torch.randn(4)
+            x = torch.full((4,), number / 44) + (0 if stream else 0.1) * torch.randn(4)
             return x, x.sum()
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return (Noisy()[number] for number in range(44))
 
     class Data(LightningDataModule):
         def train_dataloader(self):
+            if stream:
+                return DataLoader(Stream(), 8)
             own = torch.Generator().manual_seed(seed) if accumulate == 1 else None
             return DataLoader(Noisy(), 8, shuffle=True, generator=own)
 
@@ -46,7 +52,8 @@ def train(run, seed: int, accumulate: int = 1, max_time: str = "", signals: list
     class Network(LightningModule):
         def __init__(self):
             super().__init__()
-            self.layers = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1))
+            dropout = torch.nn.Dropout(0 if stream else 0.3)
+            self.layers = torch.nn.Sequential(torch.nn.Linear(4, 16), dropout, torch.nn.Linear(16, 1))
 
         def on_train_epoch_start(self):
             self.scale = 1 + torch.rand(1).item()
@@ -98,13 +105,14 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
     study.end()
 
 
-@pytest.mark.parametrize("accumulate", ["accumulate=1", "accumulate=4"])
+@pytest.mark.parametrize("kind", ["accumulate=1", "accumulate=4", "stream=true"])
 def test_it_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_one(
-    study: Study, tmp_path: Path, accumulate: str
+    study: Study, tmp_path: Path, kind: str
 ) -> None:
-    """The stop saves, since the time until the next checkpoint is long; half a checkpoint, beside it, is not taken."""
+    """The stop saves, since the time until the next checkpoint is long; half a checkpoint, beside it, is not taken.
+    Data without a length are read ahead."""
     root, undisturbed = tmp_path / "killed", tmp_path / "whole"
-    assert study.run(undisturbed, changes=(accumulate,)) == 0, (study.folder / "stderr.txt").read_text()[-3000:]
+    assert study.run(undisturbed, changes=(kind,)) == 0, (study.folder / "stderr.txt").read_text()[-3000:]
 
     def within_a_write() -> bool:
         return any(root.glob("mine/*/*/scratch/lightning-*"))
@@ -113,7 +121,7 @@ def test_it_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_one(
         return sum(file.read_bytes().count(b"\n") for file in root.glob("mine/*/*/metrics.jsonl"))
 
     codes = [
-        study.run(root, further(root, "mine-train", steps) if steps else within_a_write, changes=(accumulate, OFTEN))
+        study.run(root, further(root, "mine-train", steps) if steps else within_a_write, changes=(kind, OFTEN))
         for steps in (1, 0, 3, 0)
     ]
     assert codes == [-9] * 4, (study.folder / "stderr.txt").read_text()[-3000:]
@@ -124,12 +132,12 @@ def test_it_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_one(
             return bool(rows() > begun and ask())
 
         saves = further(root, "mine-train", 1)
-        assert study.run(root, amid, signal.SIGTERM, (accumulate,)) == 75 and saves()
+        assert study.run(root, amid, signal.SIGTERM, (kind,)) == 75 and saves()
         note.unlink(missing_ok=True)
     saved = max(root.glob("mine/*/*/scratch/.copies/*/*"), key=lambda file: int(file.parent.name))
     torn = saved.parents[2] / "lightning-999.ckpt"
     torn.write_bytes(saved.read_bytes()[:-1000])
-    assert study.run(root, changes=(accumulate,)) == 0 and not torn.exists()
+    assert study.run(root, changes=(kind,)) == 0 and not torn.exists()
     assert outputs(root).keys() == outputs(undisturbed).keys()
     assert [name for name, data in outputs(root).items() if data != outputs(undisturbed)[name]] == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -34,7 +35,8 @@ def train_lightning(
     CheckFailed unless the `default_root_dir` of the Trainer is `run.scratch`, and it has one device and no `max_time`.
     It saves between two steps as `execution.checkpoint_every_steps` and `checkpoint_every_seconds` say, and when the
     run is asked to stop; logs to `metrics.jsonl`; and ends with the weights of an undisturbed training where its data
-    are one DataLoader with a length, whose workers do not persist: within an epoch that reads again what was seen.
+    are one DataLoader, whose workers do not persist: within an epoch that reads again what was seen. Where that has no
+    length it goes on with the next batch, and with the weights only if neither data nor module draw random numbers.
     """
     own = TrainerCheckpoints(run, "default_root_dir", trainer.default_root_dir, "lightning-*.ckpt")
     require_equal("the Trainer has one device", trainer.world_size, 1)
@@ -75,6 +77,8 @@ class _Callback(Callback):
         if self.stepped is not None:  # where it goes on, Lightning also counts the batch that it had begun
             loop._batches_that_stepped, self.stepped = self.stepped, None
             loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
+        if isinstance(loader := trainer.train_dataloader, _Resumed):
+            loader.number = batch_idx
         if batch_idx % trainer.accumulate_grad_batches:
             return  # within a step
         run.lock.check()
@@ -118,7 +122,8 @@ class _Resumed:
     """
 
     def __init__(self, loader: DataLoader) -> None:
-        self.loader, self._goes_on, self._now = loader, dict[str, Any](), dict[str, Any]()
+        self.loader, self.number, self._goes_on = loader, 0, dict[str, Any]()
+        self._states = deque[dict[str, Any]](maxlen=2)  # Lightning reads what has no length one batch ahead
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -137,14 +142,14 @@ class _Resumed:
             pass
         if before:
             self._load(before["generators"])
-        self._now = {"epoch": epoch, "seen": seen, "generators": self._generators()}
+        self._states.append({"epoch": epoch, "seen": seen, "generators": self._generators()})
         for number, batch in enumerate(batches, seen + 1):
             yield batch
-            self._now = {"epoch": epoch, "seen": number, "generators": self._generators()}
+            self._states.append({"epoch": epoch, "seen": number, "generators": self._generators()})
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the moment before the batch that was read last."""
-        return self._now
+        """That of the moment before the batch of this `number` was read."""
+        return next((state for state in reversed(self._states) if state["seen"] == self.number), {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._goes_on = state
