@@ -1,4 +1,4 @@
-"""A share of the long tests, for a run that has no time for all of them: a pytest plugin.
+"""A share of the tests that are marked `long` or `drawn`, for a run that has no time for all of them: a pytest plugin.
 
 A seed draws which of them, and the order of their files; after a moment no other one begins, on SLURM neither.
 """
@@ -20,10 +20,10 @@ ONE_OF = 3
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if seed := os.environ.get(SEED):
-        names = sorted(item.nodeid for item in items if item.get_closest_marker("long"))
-        draw = random.Random(seed)
-        taken = draw.sample(names, -(-len(names) // ONE_OF))
-        left = set(names).difference(taken)
+        draw, left = random.Random(seed), set()
+        for mark in ("long", "drawn"):
+            names = sorted(item.nodeid for item in items if item.get_closest_marker(mark))
+            left |= set(names).difference(draw.sample(names, -(-len(names) // ONE_OF)))
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
         places = {item.path: draw.random() for item in sorted(items, key=lambda item: item.path)}
         items[:] = sorted(
@@ -40,4 +40,4 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if seed := os.environ.get(SEED):
-        terminalreporter.line(f"one of {ONE_OF} long tests, drawn by {SEED}={seed}")
+        terminalreporter.line(f"one of {ONE_OF} long and drawn tests, by {SEED}={seed}")

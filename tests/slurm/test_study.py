@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -39,35 +39,23 @@ def test_the_smoke_study_runs_through_the_pools_to_the_digests_of_a_run_here(
     root = tmp_path / "runs"
     shutil.copytree(smoke_root / ".cache", root / ".cache")
     bench.ensure_worker("ratchet")
-    deployed(bench, "robustness/smoke", root).wait("Completed", seconds=900)
+    deployed(bench, "robustness/smoke", root).wait("Completed", seconds=3000)
     _require_jobs_of_equal_digests(bench, smoke_root / "smoke", root / "smoke", stages=16)
 
 
 @pytest.mark.slurm_long
-def test_the_direction_study_runs_through_the_pools_to_the_digests_of_a_run_here(bench: Bench, tmp_path: Path) -> None:
-    """A trial that ends in numbers that are no numbers is a job that finished."""
-    here, root = icecube.finished(), tmp_path / "runs"
-    bench.ensure_worker("ratchet")
-    deployed(bench, "icecube/smoke", root).wait("Completed", seconds=900)
-    _require_jobs_of_equal_digests(bench, here.root / here.study.name, root / here.study.name, stages=len(here.handles))
-
-
-@pytest.mark.slurm_long
-def test_the_summarisation_study_runs_through_the_pools_to_the_digests_of_a_run_here(
-    bench: Bench, tmp_path: Path
+@pytest.mark.drawn
+@pytest.mark.parametrize(
+    ("name", "finished"),
+    [("icecube", icecube.finished), ("summarisation", summarisation.finished), ("poison", poison.finished)],
+)
+def test_another_study_runs_through_the_pools_to_the_digests_of_a_run_here(
+    bench: Bench, tmp_path: Path, name: str, finished: Callable[[], Here]
 ) -> None:
-    here, root = summarisation.finished(), tmp_path / "runs"
+    """A trial of icecube that ends in numbers that are no numbers is a job that finished."""
+    here, root = finished(), tmp_path / "runs"
     bench.ensure_worker("ratchet")
-    study = here.study.model_dump(mode="json")
-    deployed(bench, "summarisation/smoke", root, study=study).wait("Completed", seconds=900)
-    _require_jobs_of_equal_digests(bench, here.root / here.study.name, root / here.study.name, stages=len(here.handles))
-
-
-@pytest.mark.slurm_long
-def test_the_poison_study_runs_through_the_pools_to_the_digests_of_a_run_here(bench: Bench, tmp_path: Path) -> None:
-    here, root = poison.finished(), tmp_path / "runs"
-    bench.ensure_worker("ratchet")
-    deployed(bench, "poison/smoke", root).wait("Completed", seconds=900)
+    deployed(bench, f"{name}/smoke", root, study=here.study.model_dump(mode="json")).wait("Completed", seconds=3000)
     _require_jobs_of_equal_digests(bench, here.root / here.study.name, root / here.study.name, stages=len(here.handles))
 
 
@@ -92,7 +80,7 @@ def test_cells_of_the_inversion_study_that_are_killed_or_lose_their_node_go_on_a
         stranded, record = bench.until("another one is", partial(at_work, but=killed))
         node = bench.cluster.slurm("squeue", "-h", "-j", record["slurm_job_id"], "-o", "%N")
         bench.cluster.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-        study.wait("Completed", seconds=900)
+        study.wait("Completed", seconds=3000)
 
     _require_jobs_of_equal_digests(bench, here.root / here.study.name, root / here.study.name, stages=len(here.handles))
     jobs = {label: [one.job_id or "" for one in Journal(place / "jobs").all()] for label, place in places.items()}
