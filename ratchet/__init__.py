@@ -30,7 +30,8 @@ if TYPE_CHECKING:  # the table of public names: `_public` reads it too
     from tasks.stage.study import StageConfiguration, StudyBase
     from tasks.training.budget import Budget, LearningGate, SpikeGuard
     from tasks.training.lightning_trainer import train_lightning
-    from tasks.training.loop import train
+    from tasks.training.loop import train_problem
+    from tasks.training.on_tensors import train
     from tasks.training.optimizer import adamw
     from tasks.training.problem import Problem
     from tasks.training.result import described as training_result

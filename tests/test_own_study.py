@@ -1,41 +1,45 @@
-"""docs/your-own-study.md is executed as it stands: its files are written to an empty folder, its commands are run."""
+"""docs/your-own-study.md and docs/digits.py are executed as they stand, in an empty folder, and killed."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+import ratchet
 from deployments.dag.page import load_page, own_files
 from deployments.dag.sources import digest_of, sources
 from deployments.slurm.study.snapshot import stage_source
 from flows import command
 from storage import durable
-from tasks.stage.study import StudyBase
-from tasks.training.budget import Budget
 from tests.conftest import REPOSITORY
+from tests.tasks.tiny import Here
 
 DOCUMENT = (REPOSITORY / "docs" / "your-own-study.md").read_text()
-FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL))
+DIGITS = REPOSITORY / "docs" / "digits.py"
+(DICE,) = re.findall(r"^```python\n# dice\.py\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+QUOTED = re.findall(r"^```python\n(?!# )(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
 COMMANDS = re.findall(r"^```console\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+LONGHAND = REPOSITORY / "tests" / "longhand"
 
 
 def written(folder: Path) -> Path:
-    """The files of the document, in a folder; the page."""
-    folder.mkdir(exist_ok=True)
-    for name, text in FILES.items():
-        (folder / name).write_text(text)
-    return folder / "letters.py"
+    """A study in the long form, in a folder; the page."""
+    return Path(shutil.copytree(LONGHAND, folder, ignore=shutil.ignore_patterns("__pycache__")), "letters.py")
 
 
 @pytest.fixture
@@ -44,89 +48,130 @@ def own(tmp_path: Path) -> Path:
     return written(tmp_path / "own")
 
 
-IN_A_SHELL = ("ratchet run letters.py --dry-run", "ratchet run letters.py --root again")
-"""The first command, and the one that goes on from another process's checkpoint; the others share this process."""
+FORKS = """
+import os, sys
+import prefect, safetensors.torch, sklearn.linear_model, torch, tasks.findings.publish
+from flows import command
+for line in sys.stdin:
+    if pid := os.fork():
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        continue
+    os.dup2(os.open("said.txt", os.O_CREAT | os.O_WRONLY | os.O_TRUNC), 1)
+    os.dup2(1, 2)
+    os._exit(command.ratchet(line.split()))
+"""
 
 
-def answer(line: str, folder: Path, prefect_server: str) -> None:
-    """Runs a line of the document in `folder` and requires the exit code that it names, or 0."""
-    if line in IN_A_SHELL:
-        environment = os.environ | {
-            "PREFECT_API_URL": prefect_server,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }
-        done = subprocess.run(
-            ["bash", "-ec", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, line + done.stdout + done.stderr
-        return
-    text, _, code = line.partition(" || test $? = ")
-    program, *arguments = shlex.split(text)
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        assert (program, command.ratchet(arguments)) == ("ratchet", int(code or 0)), line
+def ratchet_in(starts: subprocess.Popen[str], line: str, strike: Callable[[], bool] = lambda: False) -> int:
+    """The command in a process of its own, forked after the imports; SIGKILL once `strike` sees its moment."""
+    assert starts.stdin and starts.stdout
+    starts.stdin.write(line.removeprefix("ratchet ") + "\n")
+    starts.stdin.flush()
+    pid = int(starts.stdout.readline())
+    while Path(f"/proc/{pid}").exists():
+        if strike():
+            os.kill(pid, signal.SIGKILL)
+            break
+        time.sleep(0.001)
+    return int(starts.stdout.readline())
 
 
-def test_its_commands_run_in_an_empty_folder(
-    own: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def outputs(root: Path) -> dict[str, bytes]:
+    """What the markers list, but for stage.json, which names folders."""
+    return {
+        f"{marker.parent.name}/{name}": (marker.parent / name).read_bytes()
+        for marker in root.glob("digits/*/*/COMPLETE.json")
+        for name in durable.read_json(marker)["outputs"]
+        if name != "stage.json"
+    }
+
+
+def test_its_commands_run_and_a_killed_study_ends_with_the_same_bytes(
+    tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = own.parent
-    monkeypatch.chdir(folder)
-    lines = "".join(COMMANDS).splitlines()
-    assert set(IN_A_SHELL) < set(lines)
-    for line in lines:
-        answer(line, folder, prefect_server)
-        if line == "ratchet run dice.py":
-            (shown,) = re.findall(r"^```text\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
-            ends = re.sub(r"/[0-9a-f]{12}/", "/<run>/", capsys.readouterr().out).replace(f"{folder}/", "").splitlines()
-            assert ends[-3:] == shown.splitlines()
-    roots = [folder / "runs", folder / "again"]
-    stopped = durable.read_json(next(roots[1].glob("letters/letters-train/*/attempts/0001.json")))
-    assert stopped["end_state"] == "out_of_time", "the second root was reached in pieces"
-    digest = digest_of([folder / "letters_work.py"], folder)
-    assert stopped["source"]["own_digest"] == digest, "which code made a number"
-    digests = [
-        {marker.parent.relative_to(root): _outputs(marker) for marker in root.glob("letters/*/*/COMPLETE.json")}
-        for root in roots
-    ]
-    assert len(digests[1]) == 4
-    for run, outputs in digests[1].items():
-        assert outputs == digests[0][run], f"{run} has other bytes than in one piece"
-    assert len(digests[0]) == 6, "the third network, and another report; the others were there"
-    for train in roots[0].glob("letters/letters-train/*/result.json"):
-        best = durable.read_json(train)["training"]
-        assert best["ratio_to_trivial"] < 0.9 and best["trivial"].keys() == {"letter frequencies"}
-    own.with_name("letters_work.py").write_text(FILES["letters_work.py"].replace("128", "64"))
-    capsys.readouterr()
-    answer("ratchet run letters.py --root runs --set 'dropouts=[0.0, 0.1, 0.2]'", folder, prefect_server)
-    assert "Not shown: with this one seed dropout 0" in capsys.readouterr().out
-    answer("ratchet run letters.py", folder, prefect_server)
+    (tmp_path / "dice.py").write_text(DICE)
+    page = Path(shutil.copy(DIGITS, tmp_path))
+    monkeypatch.chdir(tmp_path)
+    environment = {"PREFECT_API_URL": prefect_server, "PYTHONPATH": str(REPOSITORY), "OMP_WAIT_POLICY": "passive"}
+    with (
+        temporary_settings({PREFECT_API_URL: prefect_server}),
+        subprocess.Popen(
+            [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=os.environ | environment,
+        ) as starts,
+    ):  # fmt: skip
+        for line in "".join(COMMANDS).splitlines():
+            if line == "ratchet run digits.py --root runs":  # where torch trains, its threads wait as in a new process
+                assert ratchet_in(starts, line) == 0, Path("said.txt").read_text()
+                continue
+            assert command.ratchet(shlex.split(line)[1:]) == 0, line
+            if line == "ratchet run dice.py":
+                (shown,) = re.findall(r"^```text\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+                ends = re.sub(r"/[0-9a-f]{12}/", "/<run>/", capsys.readouterr().out).replace(f"{tmp_path}/", "")
+                assert ends.splitlines()[-3:] == shown.splitlines()
+        whole, again = outputs(tmp_path / "runs"), tmp_path / "again"
+        assert len([*tmp_path.glob("runs/digits/*/*/COMPLETE.json")]) == 13 + 2, "the other penalties, and their report"
+
+        line = f"ratchet run digits.py --root {again}"
+        for made in (
+            "digits-pretrain/*/checkpoints/??",
+            "digits-finetune/*/checkpoints/1?",
+            "digits-ridge/*/records/*",
+        ):
+            assert ratchet_in(starts, line, lambda made=made: any(again.glob(f"digits/{made}"))) == -signal.SIGKILL
+        assert ratchet_in(starts, line) == 0, Path("said.txt").read_text()
+        assert len([*again.glob("digits/*/*/attempts/0002.json")]) == 3, "each was killed at its work"
+        found = outputs(again)
+        assert len(found) > 40 and [name for name, data in found.items() if data != whole[name]] == []
+
+        page.write_text(page.read_text().replace("16, 3", "12, 3"))
+        capsys.readouterr()
+        assert command.ratchet(["run", "digits.py"]) == 0
     shown = capsys.readouterr().out
     (note,) = [line for line in shown.splitlines() if line.startswith("old results of ")]
-    assert "though letters_work.py, or what it imports, changed since" in note
-    for stage in ("letters-text", "letters-train", "letters-report"):
-        assert stage in note
+    assert "though digits.py, or what it imports, changed since" in note and "digits-finetune" in note
+    assert "Full is better than scratch." in shown
 
 
-def _outputs(marker: Path) -> dict[str, str]:
-    outputs = durable.read_json(marker)["outputs"]
-    return {name: output["sha256"] for name, output in outputs.items() if name != "stage.json"}  # it tells the limits
+def test_what_is_quoted_is_what_runs(tmp_path: Path) -> None:
+    *of_digits, told = QUOTED
+    assert len(of_digits) == 2 and all(part in DIGITS.read_text() for part in of_digits)
+    lines = len(DIGITS.read_text().splitlines())
+    assert f"13 stages in {lines} lines" in DOCUMENT and lines <= 120
+    text = DICE.replace("@r.study", f"{told}\n\n@r.study").replace("return throw()", "return told(throw())")
+    (tmp_path / "dice.py").write_text(text)
+    page = load_page(str(tmp_path / "dice.py"))
+    *_, report = page.walk(page.model(name="dice"), Here(tmp_path / "runs", "dice"))
+    assert "17.8% of the throws do." in (report.run.path / "report.html").read_text()
 
 
-@pytest.mark.parametrize("name", ["StudyBase", "Budget", "Problem"])
-def test_its_tables_are_those_of_the_classes(name: str) -> None:
-    from tasks.training.problem import Problem  # takes torch, whose threads an attempt sets up before it is loaded
+def test_its_tables_are_those_of_the_code() -> None:
+    from tasks.training.on_tensors import train  # takes torch, whose threads an attempt sets up before it is loaded
+    from tasks.training.problem import Problem
 
-    described: type[Any] = {"StudyBase": StudyBase, "Budget": Budget, "Problem": Problem}[name]
-    table = DOCUMENT.partition(f"| `{described.__name__}` |")[2].partition("\n\n")[0]
-    shown = dict(re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", table, re.MULTILINE))
-    known = {name: repr(field.default) for name, field in getattr(described, "model_fields", {}).items()}
-    if described is StudyBase:
-        known |= {"name": shown["name"], "execution": "Execution()"}
-    for field in dataclasses.fields(described) if described is Problem else []:
-        of_dict = "{}" if field.default_factory is dict else "required"
+    parameters = [*inspect.signature(train).parameters.values()]
+    known = {one.name: "required" if one.default is one.empty else repr(one.default or {}) for one in parameters}
+    assert table("r.train") == known | {"higher": "()"}
+    known = {}
+    for field in dataclasses.fields(Problem):
         default = getattr(field.default, "__name__", repr(field.default))  # of a function its name
+        of_dict = "{}" if field.default_factory is dict else "required"
         known[field.name] = of_dict if field.default is dataclasses.MISSING else default
-    assert shown == known
+    shared = {name: known.pop(name) for name in ("model", "decides", "higher", "trivial")}
+    assert table("Problem") == known and shared.items() <= table("r.train").items()
+
+
+def table(of: str) -> dict[str, str]:
+    """Each name with its default."""
+    rows = DOCUMENT.partition(f"| `{of}` |")[2].partition("\n\n")[0]
+    found = re.findall(r"^\| (`.*?`) \| `?(.*?)`? \|", rows, re.MULTILINE)
+    return {name: default for names, default in found for name in re.findall(r"`(\w+)`", names)}
+
+
+@pytest.mark.parametrize("name", sorted({*re.findall(r"\br\.(\w+)", DOCUMENT)}))
+def test_what_it_names_is_public(name: str) -> None:
+    assert hasattr(ratchet, name)
 
 
 def test_nothing_but_its_own_files_is_read_or_edited(own: Path, tmp_path: Path) -> None:

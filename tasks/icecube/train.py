@@ -20,7 +20,7 @@ from tasks.icecube.training import Prepared, angles, spread_over
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.budget import Budget
 from tasks.training.invariance import Way, require_invariant
-from tasks.training.loop import train as train_problem
+from tasks.training.loop import train_problem
 from tasks.training.result import described
 from tasks.training.schedule import Schedule
 from tasks.training.trials.collapse import looked_at, require_diverse

@@ -21,7 +21,7 @@ from tasks.inversion.stages import PilotConfig, TrainConfig
 from tasks.inversion.training import Batch, Batches, Judge, mine, problem, schedule
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.invariance import Way, batchwise, largest_differences, require_invariant
-from tasks.training.loop import train as train_problem
+from tasks.training.loop import train_problem
 from tasks.training.result import described
 from tasks.training.weights import weights_digest
 

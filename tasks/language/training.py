@@ -22,7 +22,7 @@ from tasks.training import result
 from tasks.training.budget import Budget
 from tasks.training.draws import uniform_at
 from tasks.training.loader import moved
-from tasks.training.loop import train
+from tasks.training.loop import train_problem
 from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
@@ -88,7 +88,7 @@ def train_language_model(
         weights=train_blocks.weights if isinstance(train_blocks, Pairs) else None,
         trivial=_trivial(text, validation_blocks) if budget.not_learning else {},
     )
-    position = train(run, problem, schedule, seed, execution)
+    position = train_problem(run, problem, schedule, seed, execution)
     model.cpu().eval()
     return _described(schedule, problem, position, train_blocks)
 

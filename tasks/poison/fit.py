@@ -17,7 +17,7 @@ from tasks.poison.results import FitResult
 from tasks.poison.stages import FitConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
-from tasks.training.loop import train
+from tasks.training.loop import train_problem
 from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
 from tasks.training.result import described
@@ -51,7 +51,7 @@ def fit(run: StageRun, config: FitConfig, data: StageInput, found: StageInput | 
         decides=LOSS,
         trivial=trivial(rows[1]),
     )
-    position = train(run, problem, schedule, config.seed, config.execution)
+    position = train_problem(run, problem, schedule, config.seed, config.execution)
     run.outputs += [name for name in snapshots if name not in run.outputs]  # what an attempt before this one kept
     _publish(run, "model", model.eval().cpu())
     records = answers(model, manifest, batch)

@@ -18,7 +18,7 @@ from tasks.stage.run import StageInput, StageRun
 from tasks.training.budget import Budget
 from tasks.training.initial import load_part
 from tasks.training.invariance import batchwise, require_invariant
-from tasks.training.loop import train
+from tasks.training.loop import train_problem
 from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
 from tasks.training.result import described
@@ -77,7 +77,7 @@ def fitted(
     schedule = Schedule(config.budget, len(given.events))
     optimizer = adamw(network.head if frozen else network, config.budget)
     problem = Problem(network, optimizer, given, of_batch, evaluate, decides=LOSS, trivial=dict(trivial))
-    position = train(run, problem, schedule, config.seed, config.execution)
+    position = train_problem(run, problem, schedule, config.seed, config.execution)
     network.eval()
     with run.watched(config.execution.stall_minutes), torch.no_grad():
         ways = batchwise(lambda indices: network(judged(indices, 0).seen), CHECKED)

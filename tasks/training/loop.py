@@ -1,7 +1,7 @@
 """Training that continues bit for bit.
 
-`train` takes a problem (a model, a loss of (model, batch), a function positions -> batch, and an evaluation) and a
-schedule; it knows no study and no Prefect. Validation, best model and metric rows happen only at steps which the
+`train_problem` takes a problem (a model, a loss of (model, batch), a function positions -> batch, and an evaluation)
+and a schedule; it knows no study and no Prefect. Validation, best model and metric rows happen only at steps which the
 budget fixes; a checkpoint taken because time passed changes nothing.
 """
 
@@ -45,7 +45,7 @@ from tasks.training.trivial import compared, require_learning, require_usable_ga
 METRICS_EVERY_STEPS = 10
 
 
-def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> Position:
+def train_problem(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> Position:
     """Trains to the last step, or raises Stop after saving. Returns the final position.
 
     On return `problem.model` has the weights (with `ema_decay` the averaged ones) of the best value of the metric
@@ -66,7 +66,7 @@ def initial_state(problem: Problem, schedule: Schedule) -> State:
 def train_to_the_end(
     run: StageRun, problem: Problem, schedule: Schedule, state: State, seed: int, execution: Execution
 ) -> None:
-    """`train` for a caller that needs `state.position` also when the training fails."""
+    """`train_problem` for a caller that needs `state.position` also when the training fails."""
     run.take_over(problem)
     require_usable_gate(schedule, problem)
     with run.watched(execution.stall_minutes):  # a disk can hang in the first read as in any later one

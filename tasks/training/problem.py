@@ -76,14 +76,19 @@ class Problem:
         """The metrics of `evaluate` by name; BadInput when the one that decides is missing."""
         value = self.evaluate(model)
         metrics = value if isinstance(value, dict) else {self.decides: value}
-        if self.decides not in metrics or metrics.keys() & RESERVED:
-            raise BadInput(
-                f"evaluate gives {', '.join(metrics)}: {self.decides}, which decides, must be among the metrics, and "
-                f"none of them may be called {' or '.join(sorted(RESERVED))}"
-            )
-        if strange := set(self.higher) - metrics.keys():
-            raise BadInput(f"Problem.higher names {', '.join(sorted(strange))}: evaluate gives {', '.join(metrics)}")
+        self.require_names(metrics)
         return {name: float(number) for name, number in metrics.items()}
+
+    def require_names(self, metrics: Collection[str]) -> None:
+        """BadInput where a metric that is named is missing from these, or one of them has the name of another thing."""
+        there = f"the metrics of a validation are {', '.join(metrics)}"
+        if self.decides not in metrics or RESERVED.intersection(metrics):
+            raise BadInput(
+                f"{there}: {self.decides}, which decides, must be among them, and none may be called "
+                f"{' or '.join(sorted(RESERVED))}"
+            )
+        if strange := set(self.higher).difference(metrics):
+            raise BadInput(f"{there}, and Problem.higher names {', '.join(sorted(strange))}")
 
 
 RESERVED = frozenset({"step", "trivial", "ratio_to_trivial", "higher_is_better"})

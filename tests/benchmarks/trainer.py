@@ -117,7 +117,7 @@ def ours(options: Any) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         run = stage_run(Path(folder))
         with suppress(Measured):
-            loop.train(run, problem, schedule, 0, settings)
+            loop.train_problem(run, problem, schedule, 0, settings)
         ended = now(options.device)
         run.lock.release()
     return options.steps * options.batch * (options.length - 1), ended - began[WARM_UP_STEPS]

@@ -23,7 +23,7 @@ OTHERS = {
     *("nvidia-smi", "apptainer", "tests/slurm/cluster.sh", "tensorboard", "wandb", "pipx"),
 }
 """Programs that are not ours: that bash can read the line is all that is asked."""
-YOURS = {"my-study.yaml": "quick", "letters.py": "", "dice.py": "", "mine.py": "", "my_study.py": "", "folds.py": ""}
+YOURS = {"my-study.yaml": "quick", "digits.py": "", "dice.py": "", "mine.py": "", "my_study.py": "", "folds.py": ""}
 """Files that the reader is to make, and the profile to read in their place; empty: another test runs these commands."""
 
 

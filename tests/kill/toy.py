@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tasks.stage.run import Stage, StageRun
-from tasks.training.loop import train
+from tasks.training.loop import train_problem
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
 from tests.tasks.tiny import TOY, ToyBatch, ToyConfig, ToyNetwork, toy_problem
@@ -54,7 +54,7 @@ def train_wide_toy(run: StageRun, config: ToyConfig) -> dict[str, Any]:
     problem.optimizer.register_step_post_hook(lambda *_: notes.write(json.dumps([run.lock.number, None]) + "\n"))
     torch.manual_seed(config.seed)
     with notes:
-        position = train(run, problem, Schedule(config.budget, config.examples), config.seed, config.execution)
+        position = train_problem(run, problem, Schedule(config.budget, config.examples), config.seed, config.execution)
     with run.publish("model") as folder:
         save_file(problem.model.state_dict(), folder / "model.safetensors")
     return asdict(position)

@@ -17,7 +17,7 @@ from tests.slurm.toy import TellConfig, TrainingConfig
 def train_toy(run: StageRun, config: TrainingConfig) -> dict[str, Any]:
     from safetensors.torch import save_file
 
-    from tasks.training.loop import train
+    from tasks.training.loop import train_problem
     from tasks.training.schedule import Schedule
     from tests.tasks.tiny import toy_problem
 
@@ -29,7 +29,7 @@ def train_toy(run: StageRun, config: TrainingConfig) -> dict[str, Any]:
     problem.optimizer.register_step_post_hook(lambda *_: _rest(run, config, next(steps)))
     if config.check_fails_while:
         problem.checks = {1: [lambda model: _check(model, Path(config.check_fails_while))]}
-    position = train(run, problem, Schedule(config.budget, config.examples), config.seed, config.execution)
+    position = train_problem(run, problem, Schedule(config.budget, config.examples), config.seed, config.execution)
     del ballast
     with run.publish("model") as folder:
         save_file(problem.model.state_dict(), folder / "model.safetensors")

@@ -33,7 +33,7 @@ from tasks.stage.run import Stage, StageInput, StageRun
 from tasks.stage.study import StageConfiguration
 from tasks.training.budget import Budget
 from tasks.training.draws import normal_at
-from tasks.training.loop import train
+from tasks.training.loop import train_problem
 from tasks.training.optimizer import adamw
 from tasks.training.order import FileOrder, example_at
 from tasks.training.problem import Problem
@@ -132,7 +132,7 @@ def train_toy(run: StageRun, config: ToyConfig) -> dict[str, Any]:
     """The toy's work as a stage."""
     problem = toy_problem(config)
     schedule = Schedule(config.budget, config.examples)
-    position = train(run, problem, schedule, config.seed, config.execution)
+    position = train_problem(run, problem, schedule, config.seed, config.execution)
     with run.publish("model") as folder:
         save_file(problem.model.state_dict(), folder / "model.safetensors")
     return {

@@ -23,7 +23,7 @@ from tasks.stage.outcome import Outcome
 from tasks.stage.run import Stage, StageRun
 from tasks.stage.study import StageConfiguration
 from tasks.training.budget import Budget, LearningGate
-from tasks.training.loop import train
+from tasks.training.loop import train_problem
 from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
 from tasks.training.result import described
@@ -105,7 +105,7 @@ def train_pulses(run: StageRun, config: PulsesConfig) -> dict[str, Any]:
         trivial={"any direction of an isotropic sky": ISOTROPIC},
     )
     schedule = Schedule(budget, TRAINED)
-    position = train(run, problem, schedule, 0, config.execution)
+    position = train_problem(run, problem, schedule, 0, config.execution)
     return described(schedule, problem, position)
 
 

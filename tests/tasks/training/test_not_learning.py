@@ -180,4 +180,4 @@ def test_such_a_training_below_its_trivial_value_is_told_and_ended(tmp_path):
 def test_names_that_no_evaluation_gives_are_refused(tmp_path):
     outcome = toy_attempt(tmp_path, ToyConfig(metrics=["closeness"], higher=["accuracy"]))
     assert (outcome.end_state, outcome.exit_code) == ("bad_input", 2)
-    assert "Problem.higher names accuracy: evaluate gives closeness" in outcome.message
+    assert "are closeness, and Problem.higher names accuracy" in outcome.message

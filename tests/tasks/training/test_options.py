@@ -204,7 +204,7 @@ def test_metrics_without_the_one_that_decides_or_with_a_reserved_name_are_refuse
     evaluating(monkeypatch, found)
     outcome = toy_attempt(tmp_path, ToyConfig(metrics=["absolute_error"]))
     assert outcome.end_state == "bad_input"
-    assert f"evaluate gives {', '.join(found)}: absolute_error, which decides" in outcome.message
+    assert f"are {', '.join(found)}: absolute_error, which decides" in outcome.message
 
 
 def test_a_metric_that_does_not_decide_must_be_finite_too(tmp_path, monkeypatch):

@@ -1,0 +1,95 @@
+"""`ratchet.train`: a training on tensors in one call is the one of the `Problem` by hand, and says what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn.functional import cross_entropy
+
+from storage.errors import BadInput
+from tasks.training.budget import Budget
+from tasks.training.loop import train_problem
+from tasks.training.on_tensors import train
+from tasks.training.optimizer import adamw
+from tasks.training.problem import Problem
+from tasks.training.result import described
+from tasks.training.schedule import Schedule
+from tests.tasks.tiny import stage_run
+
+BUDGET = Budget(steps=12, effective_batch_examples=16, learning_rate=0.1)
+X = torch.randn(60, 5, generator=torch.Generator().manual_seed(1))
+Y = (X[:, 0] > X[:, 1]).long()
+KNOWN, UNSEEN = (X[:40], Y[:40]), (X[40:], Y[40:])
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(3)
+    return torch.nn.Linear(5, 2)
+
+
+def loss(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(model(x), y, reduction="none")
+
+
+def right(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return model(x).argmax(1) == y
+
+
+GIVEN: dict[str, Any] = {
+    "loss": loss, "validate": UNSEEN, "budget": BUDGET, "seed": 5, "metrics": {"accuracy": right},
+    "decides": "accuracy", "higher": ["accuracy"], "trivial": {"a guess": 0.5},
+}  # fmt: skip
+
+
+def test_it_is_the_training_of_the_problem_by_hand(tmp_path: Path) -> None:
+    one, other = stage_run(tmp_path / "one"), stage_run(tmp_path / "other")
+    told = train(one, trained := model(), KNOWN, **GIVEN)
+
+    def evaluate(network: torch.nn.Module) -> dict[str, float]:
+        with torch.no_grad():
+            return {
+                name: torch.cat([of(network, *rows) for rows in zip(*(part.split(8) for part in UNSEEN), strict=True)])
+                .double().mean().item()
+                for name, of in {"accuracy": right, "validation_loss": loss}.items()
+            }  # fmt: skip
+
+    network = model()
+    problem = Problem(
+        network, adamw(network, BUDGET), lambda indices, _: [part[indices] for part in KNOWN],
+        lambda network, batch: loss(network, *batch), evaluate, decides="accuracy", higher=["accuracy"],
+        trivial={"a guess": 0.5},
+    )  # fmt: skip
+    schedule = Schedule(BUDGET, 40)
+    assert told == described(schedule, problem, train_problem(other, problem, schedule, 5, other.execution))
+    assert told["best_accuracy"] > 0.5 and told["ratio_to_trivial"] == told["best_accuracy"] / 0.5
+    assert one.run.metrics_file.read_bytes() == other.run.metrics_file.read_bytes()
+    kept = load_file(one.directory / "model" / "model.safetensors")
+    for weights in (network.state_dict(), trained.state_dict()):
+        assert kept.keys() == weights.keys() and all(torch.equal(kept[name], weights[name]) for name in kept)
+    assert one.outputs[-1] == "model"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"loss": lambda *given: loss(*given).mean()}, r"train: loss gave shape \[\] for 8 examples: it gives a"),
+        ({"metrics": {"accuracy": lambda *_: 0.5}}, r"train: accuracy gave 0\.5 for 8 examples"),
+        ({"data": (X, Y[:40])}, r"train: data has shapes \[60, 5\], \[40\]: each tensor has a row for each example"),
+        ({"data": []}, "train: data has shapes none"),
+        ({"validate": torch.tensor(1.0)}, r"train: validate has shapes \[\]"),
+        ({"data": "digits.csv"}, "train: data is a tensor or array, or a list of such"),
+        ({"decides": "acuracy"}, "are accuracy, validation_loss: acuracy, which decides, must be among them"),
+        ({"higher": ["acuracy"]}, "Problem.higher names acuracy"),
+        ({"higher": "accuracy"}, r"it holds names of metrics, such as \('accuracy',\)"),
+        ({"trivial": {"a guess": 0.0}}, "the trivial value of a guess is 0.0"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_told(tmp_path: Path, wrong: dict[str, Any], told: str) -> None:
+    given = {"data": KNOWN} | GIVEN | wrong
+    with pytest.raises(BadInput, match=told):
+        train(stage_run(tmp_path), model(), given.pop("data"), **given)
+    assert not (tmp_path / "model").exists()
