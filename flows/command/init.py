@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import json
 import re
 from pathlib import Path
 
 from deployments.dag.page import load_page
+from flows.command import script_words
 from flows.command.terminal import show
 from storage.errors import BadInput
 
@@ -47,10 +50,7 @@ def train(run, script: Annotated[r.Script, r.knob("The script.")] = r.Script(pat
     """It runs in `run.scratch`, so files that it reads are named by their whole paths. docs/going-on.md has more."""
     run.command(
         "python",
-        script.path,
-OUTPUT        CHECKPOINTS  # what it goes on from, below run.scratch; else a kill costs all
-        RESUME  # words that it is given then
-        # leaves=["weights.pt"],  # what must be there at its end, and becomes an output
+        script.path,WORDS
     )
     return {"ended": "exit code 0"}
 
@@ -59,6 +59,7 @@ OUTPUT        CHECKPOINTS  # what it goes on from, below run.scratch; else a kil
 def NAME():
     return train()
 '''
+STEPS = r"step (\d+) of (\d+)"
 
 
 def init(options: argparse.Namespace) -> int:
@@ -83,23 +84,27 @@ def init(options: argparse.Namespace) -> int:
 
 
 def _of_script(script: Path) -> str:
-    """The study of a script, with the words that the script's own text says that it takes."""
+    """The study of a script, with the words, files and lines that the script's own text says that it has."""
     try:
-        source = script.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        tree = ast.parse(script.read_text())
+    except (OSError, ValueError) as error:
         raise BadInput(f"--train-py {script} cannot be read: {error}") from None
-
-    def found(pattern: str) -> str:
-        return next(iter(re.findall(f"[\"']({pattern})[\"']", source)), "")
-
-    output, resume = found(r"--[\w-]*(?:out|save|dir)[\w-]*"), found(r"--[\w-]*(?:resume|restart)[\w-]*")
-    kept = found(r"[\w.*-]*(?:last|latest|check|ckpt|state)[\w*-]*\.(?:pt|pth|ckpt|npz|safetensors)")
-    lines = {
-        "OUTPUT": f'        "{output}",\n        run.scratch,\n' if output else "",
-        "CHECKPOINTS": f'checkpoints="{kept or "last.pt"}",',
-        "RESUME": f'resume=["{resume or "--resume"}", "{{checkpoint}}"],',
-        "SCRIPT": str(script),
-    }
-    if not (resume and kept):
-        lines |= {name: f"# {lines[name]}" for name in ("CHECKPOINTS", "RESUME")}
-    return re.sub("|".join(lines), lambda one: lines[one[0]], SCRIPT)
+    except SyntaxError as error:
+        raise BadInput(f"--train-py {script}:{error.lineno}: SyntaxError: {error.msg}") from None
+    found = script_words.read(tree)
+    goes_on = found.checkpoint and found.resume
+    resume = [found.resume or "--resume", *([] if found.resume_is_switch else ["{checkpoint}"])]
+    lines = [
+        (goes_on, f'checkpoints="{found.checkpoint or "last.pt"}",', "what it goes on from, below run.scratch"),
+        (goes_on, f"resume={json.dumps(resume)},", "words that it is given then"),
+        (found.leaves, f"leaves={json.dumps(found.leaves or ['weights.pt'])},", "must be there at its end, an output"),
+        (found.progress, f'progress=r"{found.progress or STEPS}",', "a line that it prints: steps done, and in all"),
+    ]
+    given = [f"{line}  # {what}" for there, line, what in lines if there]
+    missing = [f"# {line}  # {what}" for there, line, what in lines if not there]
+    if missing:
+        given += [f"# to fill in, as {script.name} does not tell it; without checkpoints a kill costs all:", *missing]
+    words = [f'"{found.output}",', "run.scratch,"] if found.output else []
+    words += [f"# it takes {', '.join(found.others)} too"] if found.others else []
+    parts = {"SCRIPT": str(script), "WORDS": "".join(f"\n        {line}" for line in [*words, *given])}
+    return re.sub("|".join(parts), lambda one: parts[one[0]], SCRIPT)

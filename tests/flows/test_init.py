@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,8 +68,14 @@ def test_a_script_is_given_the_words_that_it_takes_and_goes_on_from_its_checkpoi
     assert command.ratchet(["init", "mine", "--train-py", "train.py"]) == 0
     assert capsys.readouterr().out.endswith("then: ratchet run mine.py\n")
     written = (tmp_path / "mine.py").read_text()
-    for part in ('"--output",\n        run.scratch,', 'checkpoints="last.pt",', 'resume=["--resume", "{checkpoint}"],'):
-        assert f"        {part}" in written
+    for part in (
+        '"--output",\n        run.scratch,',
+        'checkpoints="last.pt",',
+        'resume=["--resume", "{checkpoint}"],',
+        'leaves=["weights.pt"],',
+        r'progress=r"step (\d+) of (\d+)",',
+    ):
+        assert f"        {part}" in written and "to fill in" not in written
     (code, printed) = run(
         tmp_path, prefect_server, "mine.py", strike=lambda: bool([*tmp_path.glob("runs/mine/*/*/checkpoints/[0-9]*")])
     )
@@ -80,21 +87,68 @@ def test_a_script_is_given_the_words_that_it_takes_and_goes_on_from_its_checkpoi
     assert len([*marker.parent.glob("attempts/*.json")]) == 2
 
 
+OTHERWISE = """
+import argparse, json, os, torch
+
+def save(state, folder, epoch):
+    part = os.path.join(folder, f"ckpt_{epoch}.part")
+    torch.save(state, part)
+    os.replace(part, os.path.join(folder, f"ckpt_{epoch}.pt"))
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--dropout", type=float)
+parser.add_argument("--save-dir", default="out")
+parser.add_argument("-r", "--resume", action="store_true")
+given = parser.parse_args()
+for epoch in range(3):
+    save({}, given.save_dir, epoch)
+    print(f"[Epoch {epoch + 1:3d}/{3}] loss {0.1:.3f}")
+with open(given.save_dir + "/metrics.json", "w") as file:
+    json.dump({}, file)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (OTHERWISE, [
+            '"--save-dir",', "run.scratch,", "# it takes --dropout too", 'checkpoints="ckpt_*.pt",',
+            'resume=["--resume"],', 'leaves=["metrics.json"],', r'progress=r"Epoch \s*(\d+)/(\d+)",',
+        ]),
+        ("for it in range(9):\n    print('it %d' % it)\n", [
+            r'progress=r"it \s*(\d+)",',
+            "# to fill in, as theirs.py does not tell it; without checkpoints a kill costs all:",
+            '# checkpoints="last.pt",', '# resume=["--resume", "{checkpoint}"],', '# leaves=["weights.pt"],',
+        ]),
+    ],
+)  # fmt: skip
+def test_what_a_script_s_text_tells_is_filled_in_and_the_rest_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs.py").write_text(script)
+    assert command.ratchet(["init", "mine", "--train-py", "theirs.py"]) == 0
+    written = (tmp_path / "mine.py").read_text().partition("script.path,\n")[2].partition("    )\n")[0]
+    assert [re.sub("(,)  # .*", r"\1", line.strip()) for line in written.splitlines()] == words
+
+
 def test_nothing_is_overwritten_and_no_file_is_left_that_would_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("# mine")
     (tmp_path / "plain.py").write_text("print('trained')\n")
+    (tmp_path / "torn.py").write_text("print(")
     for given, said in (
         (["mine"], "mine.py is there already: give another name"),
         (["json"], "the module name 'json' is taken"),
         (["two words"], "its name is no module name"),
         (["other", "--train-py", "none.py"], "--train-py none.py cannot be read"),
+        (["other", "--train-py", "torn.py"], "--train-py torn.py:1: SyntaxError"),
         (["no/where"], "no/where.py cannot be written"),
     ):
         assert command.ratchet(["init", *given]) == 2
         assert said in capsys.readouterr().err
-    assert (tmp_path / "mine.py").read_text() == "# mine" and len([*tmp_path.iterdir()]) == 2
+    assert (tmp_path / "mine.py").read_text() == "# mine" and len([*tmp_path.iterdir()]) == 3
     assert command.ratchet(["init", "plain_study", "--train-py", "plain.py"]) == 0
     assert '        # checkpoints="last.pt",  # what it goes' in (tmp_path / "plain_study.py").read_text()

@@ -1,0 +1,145 @@
+"""What the text of a training script says of how it is called, what it writes and what it prints; nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SAVERS = ("save", "save_file", "savez", "dump", "save_pretrained", "save_model")
+KEPT = re.compile(r"last|latest|check|ckpt|state|step|epoch|\*")
+VALUE, PADDED = "\0", "\1"
+STEP = re.compile(
+    r"(?<![a-z])((?:step|epoch|it|iter|iteration|batch|round|update)s?[^\w\0\1]{0,3})([\0\1])"
+    r"(?:( ?(?:/|of|out of) ?)([\0\1]))?",
+    re.I,
+)
+"""In a printed line whose values are VALUE or, where they have a width, PADDED: steps done, and those in all."""
+
+
+@dataclass(frozen=True)
+class ScriptWords:
+    """Empty where the text does not say it."""
+
+    output: str
+    """The option for the folder that it writes to."""
+    resume: str
+    """The option to go on."""
+    resume_is_switch: bool
+    """It takes no value: the script knows what to go on from."""
+    checkpoint: str
+    """A pattern of what it goes on from."""
+    leaves: list[str]
+    """Files that it writes at its end."""
+    progress: str
+    """A pattern of a line that it prints, as of `run.command`."""
+    others: list[str]
+    """Its other options."""
+
+
+def read(tree: ast.Module) -> ScriptWords:
+    options = {
+        one.value: any(isinstance(key.value, ast.Constant) and key.value.value in (True, "store_true") for key in keys)
+        for call, _ in _calls(tree)
+        for one in call.args
+        if isinstance(one, ast.Constant) and isinstance(one.value, str) and re.fullmatch(r"--[a-z][\w-]*", one.value)
+        for keys in [[key for key in call.keywords if key.arg in ("action", "is_flag")]]
+    }
+    output = next(filter(_is_output, options), "")
+    resume = next(filter(_is_resume, options), "")
+    saved = _saved(tree)
+    kept = [name for name in saved if KEPT.search(name)] or ([*saved] if len(saved) == 1 else [])
+    left = [name for name, at_the_end in saved.items() if at_the_end and name not in kept and not {*"*/"} & {*name}]
+    printed = [found for call, _ in _calls(tree) if (found := STEP.search(_line(call)))]
+    shown = next((found for found in printed if found[4]), next(iter(printed), None))
+    return ScriptWords(
+        output, resume, options.get(resume, False), next(iter(kept), ""), left,
+        _pattern(shown) if shown else "", [one for one in options if one not in (output, resume)],
+    )  # fmt: skip
+
+
+def _is_output(option: str) -> bool:
+    words = {*re.split("[-_]+", option)}
+    return any(word.startswith("out") for word in words) or bool(
+        words & {"save", "checkpoint", "checkpoints", "ckpt", "run", "work"} and words & {"dir", "folder", "to"}
+    )
+
+
+def _is_resume(option: str) -> bool:
+    words = {*re.split("[-_]+", option)} - {""}
+    of_file = {"load", "checkpoint", "ckpt"}
+    return bool(words & {"resume", "restart", "continue"} or (words & of_file and words <= of_file | {"from", "path"}))
+
+
+def _calls(node: ast.AST, within: bool = False) -> Iterator[tuple[ast.Call, bool]]:
+    """Each call, and whether it stands in a loop or a condition."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call):
+            yield child, within
+        yield from _calls(child, within or isinstance(child, ast.For | ast.While | ast.If))
+
+
+def _saved(tree: ast.Module) -> dict[str, bool]:
+    """Patterns of the files that are saved, and whether that is at the end; of a renamed file its last name."""
+    means: dict[str, ast.expr] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            means[node.targets[0].id] = node.value
+        elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
+            means[node.optional_vars.id] = node.context_expr
+
+    def name(node: ast.expr) -> str:
+        whole = re.sub(r"\*+", "*", _path(node, means, 5)).removeprefix("./")
+        folder, _, last = whole.rpartition("/")
+        return last if re.search(r"\*|\.\.|^$", folder) else whole
+
+    found, renamed = dict[str, bool](), dict[str, str]()
+    for call, within in _calls(tree):
+        of = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if of in SAVERS:
+            files = [one for one in map(name, call.args) if re.fullmatch(r"[\w./*-]*\w[\w.*-]*\.\w+|[\w./-]+\*", one)]
+            found |= {one: not within for one in files}
+        elif of in ("replace", "rename") and isinstance(call.func, ast.Attribute) and call.args:
+            renamed[name([call.func.value, *call.args][-2])] = name(call.args[-1])
+    return {renamed.get(one, one): at_the_end for one, at_the_end in found.items()}
+
+
+def _path(node: ast.expr, means: dict[str, ast.expr], deep: int) -> str:
+    """An expression of a path as a pattern, `*` for what is not known."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Add):
+        between = "/" if isinstance(node.op, ast.Div) else ""
+        return between.join(_path(part, means, deep) for part in (node.left, node.right))
+    if isinstance(node, ast.Call) and node.args:
+        opens = isinstance(node.func, ast.Name) and node.func.id == "open"
+        return "/".join(_path(part, means, deep) for part in (node.args[:1] if opens else node.args))
+    if isinstance(node, ast.Name) and node.id in means and deep:
+        return _path(means[node.id], means, deep - 1)
+    return "*"
+
+
+def _line(call: ast.Call) -> str:
+    """What a call of print or of a logger prints, with VALUE or PADDED for its values."""
+    of = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return " ".join(map(_text, call.args)) if of in ("print", "info", "write") else ""
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant):
+        return re.sub(r"%[\d.]*[dis]", PADDED, str(node.value))
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_text, node.values))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        return _text(node.left)
+    width = ast.unparse(node.format_spec) if isinstance(node, ast.FormattedValue) and node.format_spec else ""
+    return "?" if re.search("[,.]", width) else PADDED if width else VALUE
+
+
+def _pattern(shown: re.Match[str]) -> str:
+    done, total = (r"\s*(\d+)" if value == PADDED else r"(\d+)" for value in (shown[2], shown[4]))
+    before, between = (re.escape(text or "").replace(r"\ ", " ") for text in (shown[1], shown[3]))
+    return before + done + (between + total if shown[4] else "")
