@@ -190,8 +190,9 @@ def report(
     varied = {arm: _varied(of) for arm, of in several.items()}
     names = {name: None for differ in varied.values() for name in differ}
     by = " and ".join(names) or "seed"
+    alone = "all" if names else str(study.seed)  # an arm of one call, which is of no fold where others have some
     called = {
-        arm: [", ".join(str(differ[name][number]) for name in differ) or str(study.seed) for number in range(len(of))]
+        arm: [", ".join(str(differ[name][number]) for name in differ) or alone for number in range(len(of))]
         for (arm, of), differ in zip(several.items(), varied.values(), strict=True)
     }
     judged = compare or [*several]

@@ -221,7 +221,7 @@ def test_arms_side_by_side_are_paired_by_what_varies_and_higher_is_better_where_
     assert (run / "report.html").is_file() and (run / "figures" / "answer.svg").is_file()
     assert "by exchanges, which do not, 5 folds give no p below 0.062" in result["not_shown"][0], "the p beside < 0.001"
     found = (run / "compared.csv").read_text().splitlines()
-    assert found[0] == "arm,fold,accuracy" and len(found) == 12
+    assert found[0] == "arm,fold,accuracy" and len(found) == 12 and found[-1].startswith("ridge,all,")
 
 
 def test_the_numbers_of_the_arms_are_read_by_ratchet_compare(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_where_no_training_says_what_is_better_nothing_is_called_so(tmp_path: Pa
     ("old", "new", "told"),
     [
         ('compare=("up", "down")', 'compare=("up", "dwon")', "compare names 'dwon'; the arms are down, up, ridge"),
-        ('compare=("up", "down")', "compare=()", "do not pair: down has fold 0, 1, 2, 3, 4, and ridge 42"),
+        ('compare=("up", "down")', "compare=()", "do not pair: down has fold 0, 1, 2, 3, 4, and ridge all"),
         (
             'metric="accuracy"',
             'metric="acuracy"',
