@@ -133,7 +133,7 @@ def test_a_study_whose_stages_name_nothing_to_read_is_listed_by_what_no_other_st
     count, doubled = finished(tmp_path, Study(name="one"), page)
     lines = listed(tmp_path, capsys).splitlines()
     assert lines[0] == "one (2 of 2 begun stages are finished)"
-    assert lines[1].endswith("  double") and lines[2:] == [f"    {doubled.run.result_file}"]
+    assert lines[1].endswith("  double") and lines[2:] == ["    words 20", f"    {doubled.run.result_file}"]
     count.run.marker_file.unlink()
     assert str(doubled.run.result_file) not in listed(tmp_path, capsys), "under way: what comes last is not known"
     root, counts = (
