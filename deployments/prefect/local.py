@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import signal
 import threading
 import time
@@ -24,6 +25,9 @@ from prefect.exceptions import PrefectException
 from prefect.logging.handlers import APILogHandler
 from prefect.runtime import flow_run, task_run
 from prefect.states import Completed, State, StateType
+from prefect.utilities import math as waits
+from websockets import client as reconnections
+from websockets.asyncio import connection as pings
 
 from deployments.dag.walk import Handle, Walk
 from deployments.prefect.artifacts import StageArtifacts, StudyArtifacts
@@ -49,6 +53,8 @@ LOG = logging.getLogger("ratchet.local")
 REPORT_EVERY_SECONDS = 10.0
 LAST_REPORT_SECONDS = 5.0
 RETRY_DELAY_SECONDS: list[float] = [10, 60]
+for drawing in (waits, reconnections, pings):  # in threads beside the work, which has Python's own generator to itself
+    vars(drawing)["random"] = random.Random()
 
 
 def run_here(walk: Walk, without_stopped: Callable[[], Handle | None] = lambda: None) -> State[Any]:

@@ -179,8 +179,10 @@ def shown_first(result: dict[str, Any]) -> str:
 
 
 def first_values(result: dict[str, Any]) -> list[str]:
-    """What a stage without a report returned, as far as there is room."""
-    values = [cut(f"{name} {value}") for name, value in leaves(result) if name not in NOTED_BY_THE_FRAME]
+    """What a stage without a report returned, as far as there is room: a training's best first, its budget last."""
+    returned = [(name, value) for name, value in leaves(result) if name not in NOTED_BY_THE_FRAME]
+    returned.sort(key=lambda one: ("best_" not in one[0]) + ("budget." in one[0]))
+    values = [cut(f"{name} {value}") for name, value in returned]
     return values[:FEW_VALUES] + ([f"and {len(values) - FEW_VALUES} more"] if values[FEW_VALUES:] else [])
 
 

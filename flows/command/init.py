@@ -70,7 +70,7 @@ def init(options: argparse.Namespace) -> int:
     )  # fmt: skip
     try:
         with file.open("x") as opened:
-            opened.write(text.replace("NAME", file.stem))
+            opened.write(text.replace("def NAME()", f"def {file.stem}()"))
     except FileExistsError:
         raise BadInput(f"{file} is there already: give another name, such as `ratchet init {file.stem}_2`") from None
     except OSError as error:
@@ -94,11 +94,12 @@ def _of_script(script: Path) -> str:
     found = script_words.read(tree)
     goes_on = found.checkpoint and found.resume
     resume = [found.resume or "--resume", *([] if found.resume_is_switch else ["{checkpoint}"])]
+    quote = "'" if '"' in found.progress else '"'
     lines = [
         (goes_on, f'checkpoints="{found.checkpoint or "last.pt"}",', "what it goes on from, below run.scratch"),
         (goes_on, f"resume={json.dumps(resume)},", "words that it is given then"),
         (found.leaves, f"leaves={json.dumps(found.leaves or ['weights.pt'])},", "must be there at its end, an output"),
-        (found.progress, f'progress=r"{found.progress or STEPS}",', "a line that it prints: steps done, and in all"),
+        (found.progress, f"progress=r{quote}{found.progress or STEPS}{quote},", "it prints: steps done, and in all"),
     ]
     given = [f"{line}  # {what}" for there, line, what in lines if there]
     missing = [f"# {line}  # {what}" for there, line, what in lines if not there]

@@ -51,7 +51,7 @@ def read(tree: ast.Module) -> ScriptWords:
     saved = _saved(tree)
     kept = [name for name in saved if KEPT.search(name)] or ([*saved] if len(saved) == 1 else [])
     left = [name for name, at_the_end in saved.items() if at_the_end and name not in kept and not {*"*/"} & {*name}]
-    printed = [found for call, _ in _calls(tree) if (found := STEP.search(_line(call)))]
+    printed = [found for call, _ in _calls(tree) if (found := STEP.search(_line(call))) and "'" not in found[0]]
     shown = next((found for found in printed if found[4]), next(iter(printed), None))
     return ScriptWords(
         output, resume, options.get(resume, False), next(iter(kept), ""), left,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_model
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from storage.errors import BadInput
 from tasks.stage.numerics import device
@@ -45,10 +46,24 @@ def train(
 
     Each validation has the mean of `loss` over `validate` as `validation_loss`, and that of each of `metrics` by its
     name; `decides`, `higher` and `trivial` are those of a `Problem`. On return `model` has the weights of the best
-    step. BadInput, before the first step, for data that do not fit together and metrics that are not there.
+    step. BadInput, before the first step, for data that do not fit together, metrics that are not there, batch norm
+    over less than a batch, and a second training in a stage.
     """
+    if "model" in run.outputs:
+        raise BadInput("train: the stage has a `model` already. A stage has one training: make each a stage of its own")
     where = device(run.execution)
     known, unseen = _tensors("data", data), _tensors("validate", validate)
+    if [part.shape[1:] for part in known] != [part.shape[1:] for part in unseen]:
+        shapes = (", ".join(str([*part.shape]) for part in parts) for parts in (known, unseen))
+        raise BadInput("train: data has shapes {}, and validate {}: an example is the same in both".format(*shapes))
+    if LOSS in (metrics or {}):
+        raise BadInput(f"train: {LOSS} is the mean of `loss`: give the metric another name")
+    batch_norm = any(isinstance(module, _BatchNorm) for module in model.modules())
+    if batch_norm and run.execution.micro_batch_examples < budget.effective_batch_examples:
+        raise BadInput(
+            "train: batch norm is of a micro-batch, and so the model would be another one for each size of it: give "
+            f"execution.micro_batch_examples={budget.effective_batch_examples}, the whole batch, or use layer norm"
+        )
     judges = {**(metrics or {}), LOSS: loss}
 
     @torch.no_grad()
@@ -56,9 +71,8 @@ def train(
         found: dict[str, list[torch.Tensor]] = {name: [] for name in judges}
         for rows in zip(*(part.split(run.execution.micro_batch_examples) for part in unseen), strict=True):
             run.progress.touch()
-            batch = [moved(part, where) for part in rows]
-            for name, values in found.items():
-                values.append(_of_each(name, judges[name], model, batch))
+            for name, values in found.items():  # each is given a copy: a module may work in place
+                values.append(_of_each(name, judges[name], model, [moved(part.clone(), where) for part in rows]))
         return {name: torch.cat(values).double().mean().item() for name, values in found.items()}
 
     problem = Problem(

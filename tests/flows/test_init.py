@@ -108,6 +108,12 @@ with open(given.save_dir + "/metrics.json", "w") as file:
 """
 
 
+JSON_LINES = """
+for step in range(9):
+    print(f'{{"step": {step}, "loss": 0.1}}')
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -115,9 +121,14 @@ with open(given.save_dir + "/metrics.json", "w") as file:
             '"--save-dir",', "run.scratch,", "# it takes --dropout too", 'checkpoints="ckpt_*.pt",',
             'resume=["--resume"],', 'leaves=["metrics.json"],', r'progress=r"Epoch \s*(\d+)/(\d+)",',
         ]),
+        (JSON_LINES, [
+            "progress=r'step" + r"""": (\d+)',""",
+            "# to fill in, as train_NAME.py does not tell it; without checkpoints a kill costs all:",
+            '# checkpoints="last.pt",', '# resume=["--resume", "{checkpoint}"],', '# leaves=["weights.pt"],',
+        ]),
         ("for it in range(9):\n    print('it %d' % it)\n", [
             r'progress=r"it \s*(\d+)",',
-            "# to fill in, as theirs.py does not tell it; without checkpoints a kill costs all:",
+            "# to fill in, as train_NAME.py does not tell it; without checkpoints a kill costs all:",
             '# checkpoints="last.pt",', '# resume=["--resume", "{checkpoint}"],', '# leaves=["weights.pt"],',
         ]),
     ],
@@ -126,9 +137,11 @@ def test_what_a_script_s_text_tells_is_filled_in_and_the_rest_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "theirs.py").write_text(script)
-    assert command.ratchet(["init", "mine", "--train-py", "theirs.py"]) == 0
-    written = (tmp_path / "mine.py").read_text().partition("script.path,\n")[2].partition("    )\n")[0]
+    (tmp_path / "train_NAME.py").write_text(script)
+    assert command.ratchet(["init", "mine", "--train-py", "train_NAME.py"]) == 0
+    whole = (tmp_path / "mine.py").read_text()
+    assert '"train_NAME.py"' in whole
+    written = whole.partition("script.path,\n")[2].partition("    )\n")[0]
     assert [re.sub("(,)  # .*", r"\1", line.strip()) for line in written.splitlines()] == words
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.flow_engine import run_flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling, Pending, State, StateType
+from prefect.utilities.math import poisson_interval
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import serve
 
 from deployments.dag.walk import Handle, Walk
 from deployments.prefect.artifacts import StageArtifacts
@@ -290,3 +295,18 @@ def test_a_second_start_takes_no_stage_from_the_first(tmp_path: Path) -> None:
         lock.release()
     assert state.name == "Held" and "held by a live process" in (state.message or "")
     assert not here.handles[1].run.path.exists()
+
+
+def test_what_prefect_draws_in_threads_is_not_drawn_from_a_stage_s_generator() -> None:
+    """Seen: a websocket's ping each 20 s moved Python's generator, and with it what a stage draws."""
+
+    async def ping() -> None:
+        async with serve(lambda connection: connection.wait_closed(), "127.0.0.1", 0) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            async with connect(f"ws://127.0.0.1:{port}") as connection:
+                await (await connection.ping())
+
+    before = random.getstate()
+    asyncio.run(ping())
+    poisson_interval(1.0)
+    assert random.getstate() == before

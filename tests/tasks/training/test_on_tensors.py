@@ -80,6 +80,10 @@ def test_it_is_the_training_of_the_problem_by_hand(tmp_path: Path) -> None:
         ({"metrics": {"accuracy": lambda *_: 0.5}}, r"train: accuracy gave 0\.5 for 8 examples"),
         ({"data": (X, Y[:40])}, r"train: data has shapes \[60, 5\], \[40\]: each tensor has a row for each example"),
         ({"data": []}, "train: data has shapes none"),
+        ({"validate": UNSEEN[0]}, r"data has shapes \[40, 5\], \[40\], and validate \[20, 5\]: an example is the same"),
+        ({"validate": (X[40:, :4], Y[40:])}, r"and validate \[20, 4\], \[20\]: an example is the same in both"),
+        ({"metrics": {"validation_loss": right}}, "validation_loss is the mean of `loss`"),
+        ({"model": torch.nn.BatchNorm1d(5)}, "give execution.micro_batch_examples=16, the whole batch"),
         ({"validate": torch.tensor(1.0)}, r"train: validate has shapes \[\]"),
         ({"data": "digits.csv"}, "train: data is a tensor or array, or a list of such"),
         ({"decides": "acuracy"}, "are accuracy, validation_loss: acuracy, which decides, must be among them"),
@@ -89,7 +93,22 @@ def test_it_is_the_training_of_the_problem_by_hand(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_told(tmp_path: Path, wrong: dict[str, Any], told: str) -> None:
-    given = {"data": KNOWN} | GIVEN | wrong
+    given = {"model": model(), "data": KNOWN} | GIVEN | wrong
     with pytest.raises(BadInput, match=told):
-        train(stage_run(tmp_path), model(), given.pop("data"), **given)
+        train(stage_run(tmp_path), given.pop("model"), given.pop("data"), **given)
     assert not (tmp_path / "model").exists()
+
+
+def test_a_second_training_in_a_stage_is_refused(tmp_path: Path) -> None:
+    """Seen: it went on from the checkpoints of the first, and had its numbers."""
+    run = stage_run(tmp_path)
+    train(run, model(), KNOWN, **GIVEN)
+    with pytest.raises(BadInput, match="A stage has one training: make each a stage of its own"):
+        train(run, model(), KNOWN, **GIVEN)
+
+
+def test_a_module_that_works_in_place_leaves_the_data_as_they_are(tmp_path: Path) -> None:
+    known, unseen = [[part.clone() for part in parts] for parts in (KNOWN, UNSEEN)]
+    in_place = torch.nn.Sequential(torch.nn.ReLU(inplace=True), model())
+    train(stage_run(tmp_path), in_place, known, **GIVEN | {"validate": unseen})
+    assert torch.equal(known[0], KNOWN[0]) and torch.equal(unseen[0], UNSEEN[0])
