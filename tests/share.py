@@ -32,9 +32,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
 
 
+def is_late() -> bool:
+    return time.time() > float(os.environ.get(UNTIL) or "inf")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    until = os.environ.get(UNTIL)
-    if until and time.time() > float(until) and {"long", "slurm_long"} & {mark.name for mark in item.iter_markers()}:
+    if is_late() and {"long", "slurm_long"} & {mark.name for mark in item.iter_markers()}:
         pytest.skip(f"it is later than {UNTIL}")
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import share
 from tests.side_by_side import COUNTED, is_worker
 
 FLOOR, SEED = "RATCHET_SLURM_FLOOR", "RATCHET_SLURM_SEED"
-"""The fewest jobs a test run must submit. The seed of the order, to repeat one."""
+"""The fewest jobs a test run must submit (where time was out, two thirds). The seed of the order, to repeat one."""
 SUBMITTED = "real SLURM jobs submitted"
 HERE = Path(__file__).parent
 
@@ -36,6 +37,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     floor = int(os.environ.get(FLOOR) or 0)
+    if share.is_late():
+        floor = floor * 2 // 3
     if not is_worker(session.config) and COUNTED[SUBMITTED] < floor:
         session.config.pluginmanager.get_plugin("terminalreporter").write_line(
             f"{COUNTED[SUBMITTED]} real SLURM jobs were submitted, and {FLOOR} is {floor}", red=True
