@@ -354,4 +354,4 @@ def test_the_results_that_are_shown_have_the_columns_of_the_tables_that_are_made
     shown = headers("\n".join(line[2:] for line in lines if line.startswith("> ")))
     _, table = of_cells(tmp_path, cells)
     study = (finished_study().path("aggregate") / "table.md").read_text()
-    assert len(shown) >= 3 and shown <= headers(table) | headers(study)
+    assert len(shown) >= 4 and shown <= headers(table) | headers(study)
