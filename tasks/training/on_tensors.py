@@ -49,21 +49,9 @@ def train(
     step. BadInput, before the first step, for data that do not fit together, metrics that are not there, batch norm
     over less than a batch, and a second training in a stage.
     """
-    if "model" in run.outputs:
-        raise BadInput("train: the stage has a `model` already. A stage has one training: make each a stage of its own")
     where = device(run.execution)
     known, unseen = _tensors("data", data), _tensors("validate", validate)
-    if [part.shape[1:] for part in known] != [part.shape[1:] for part in unseen]:
-        shapes = (", ".join(str([*part.shape]) for part in parts) for parts in (known, unseen))
-        raise BadInput("train: data has shapes {}, and validate {}: an example is the same in both".format(*shapes))
-    if LOSS in (metrics or {}):
-        raise BadInput(f"train: {LOSS} is the mean of `loss`: give the metric another name")
-    batch_norm = any(isinstance(module, _BatchNorm) for module in model.modules())
-    if batch_norm and run.execution.micro_batch_examples < budget.effective_batch_examples:
-        raise BadInput(
-            "train: batch norm is of a micro-batch, and so the model would be another one for each size of it: give "
-            f"execution.micro_batch_examples={budget.effective_batch_examples}, the whole batch, or use layer norm"
-        )
+    _require_usable(run, model, known, unseen, metrics or {}, budget)
     judges = {**(metrics or {}), LOSS: loss}
 
     @torch.no_grad()
@@ -91,6 +79,29 @@ def train(
     with run.publish("model") as folder:
         save_model(model.eval(), str(folder / "model.safetensors"))
     return described(schedule, problem, position)
+
+
+def _require_usable(
+    run: StageRun,
+    model: nn.Module,
+    known: Sequence[torch.Tensor],
+    unseen: Sequence[torch.Tensor],
+    metrics: Collection[str],
+    budget: Budget,
+) -> None:
+    if "model" in run.outputs:
+        raise BadInput("train: the stage has a `model` already. A stage has one training: make each a stage of its own")
+    if [part.shape[1:] for part in known] != [part.shape[1:] for part in unseen]:
+        shapes = (", ".join(str([*part.shape]) for part in parts) for parts in (known, unseen))
+        raise BadInput("train: data has shapes {}, and validate {}: an example is the same in both".format(*shapes))
+    if LOSS in metrics:
+        raise BadInput(f"train: {LOSS} is the mean of `loss`: give the metric another name")
+    batch_norm = any(isinstance(module, _BatchNorm) for module in model.modules())
+    if batch_norm and run.execution.micro_batch_examples < budget.effective_batch_examples:
+        raise BadInput(
+            "train: batch norm is of a micro-batch, and so the model would be another one for each size of it: give "
+            f"execution.micro_batch_examples={budget.effective_batch_examples}, the whole batch, or use layer norm"
+        )
 
 
 def _tensors(name: str, rows: Rows) -> list[torch.Tensor]:
