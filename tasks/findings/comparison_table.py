@@ -26,7 +26,7 @@ def arm_table(
     """
     rows: list[list[object]] = []
     for name, arm in arms.items():
-        interval = span(arm.interval, DIGITS) if arm.interval else "none (one seed)"
+        interval = span(arm.interval, DIGITS) if arm.interval else "none (one value)"
         deviation = "-" if arm.standard_deviation is None else f"{arm.standard_deviation:.3g}"
         rows.append([name, len(arm.values), DIGITS(arm.mean), interval, deviation])
     rows += [[name, "-", DIGITS(value), "-", "-"] for name, value in (trivial or {}).items()]

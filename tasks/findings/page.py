@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from jinja2 import DictLoader, Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tasks.findings.document import Document
 from tasks.findings.style import POLICY_SOURCE, SCRIPT, STYLE
@@ -166,11 +166,9 @@ def html_page(document: Document, beside: Sequence[Link] = (), folded: bool = Fa
 
 
 def _strong(text: str) -> Markup:
-    """Text with what stands between ** in bold; all of it escaped."""
-    parts = re.split(r"\*\*(.+?)\*\*", text)
-    return Markup("").join(
-        Markup("<strong>{}</strong>").format(part) if odd % 2 else part for odd, part in enumerate(parts)
-    )
+    """Text with what stands between ** in bold, and a command between backticks as code; all of it escaped."""
+    bold = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(text)))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", bold))
 
 
 def _cell(cell: object) -> Markup | object:

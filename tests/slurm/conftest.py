@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.slurm.alone import Alone
 from tests.slurm.harness import Bench, Cluster, NoCluster
 
 REQUIRED = "RATCHET_SLURM_REQUIRED"
@@ -74,3 +75,13 @@ def own_bench(_bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             return bench
 
         yield make
+
+
+@pytest.fixture
+def alone(_cluster: Cluster, own_prefect_home: Path, tmp_path: Path) -> Iterator[Alone]:
+    alone = Alone(_cluster, tmp_path / "alone", own_prefect_home)
+    yield alone
+    for command in alone.begun:
+        command.process.kill()
+        command.process.wait()
+    _cluster.put_right()

@@ -146,10 +146,11 @@ def test_a_run_leads_to_its_row_wherever_it_is_named():
     assert '<td>abd</td><td><a href="#run-abc">abc</a></td>' in html and '<tr id="run-abc"><td>abc</td>' in html
 
 
-def test_a_part_of_a_column_s_head_may_be_bold():
+def test_a_part_of_a_text_may_be_bold_or_a_command():
     table = Table("c", ["model", "on **a (dead)**"], [["b", "1"]])
-    html = page(Section("One", tables=[table]))
+    html = page(Section("One", tables=[table], points=["type `list <a>`"]))
     assert '<th scope="col" class="right">on <strong>a (dead)</strong></th>' in html
+    assert "<li>type <code>list &lt;a&gt;</code></li>" in html
 
 
 def test_marked_parts_of_a_text_are_marked():
