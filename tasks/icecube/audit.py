@@ -5,7 +5,6 @@ Neither the reader of events nor the maker of batches is used: pulses come out o
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
+from pyarrow import csv
 
 from storage import durable
 from storage.errors import require_each_once, require_equal
@@ -38,22 +38,23 @@ def audit(run: StageRun, config: AuditConfig, events: StageInput, look: StageInp
     where = device(config.execution)
     audited = Audited(f"numpy and torch, event by event, in fp32 on {where.type}", "degrees", AUDIT_TOLERANCE)
     folder = Path(config.folder) if config.folder else events.path / WRITTEN
-    said, digest = TrainResult.read(trained), weights_digest(trained.path / "model")
-    require_equal(f"model/ in {trained.path} holds the weights that its training left", digest, said.weights_digest)
-    rows = pq.read_table(trained.path / "records.parquet").to_pylist()
-    meta = _events(folder, PulsesResult.read(events))
-    _require_same_events(meta, rows)
-    network, places = _network(trained.path / "model").to(where), _places(folder)
+    said, model = TrainResult.read(trained), trained.path / "model"
+    check = f"model/ in {trained.path} holds the weights that its training left"
+    require_equal(check, weights_digest(model), said.weights_digest)
+    rows, meta = pq.read_table(trained.path / "records.parquet").to_pylist(), _events(folder, PulsesResult.read(events))
+    recorded, there = ([(row["event_id"], row["batch_id"]) for row in of] for of in (rows, meta.values()))
+    require_each_once("there is a record of each event of validation", recorded, there)
+    network, places = _network(model).to(where), csv.read_csv(folder / GEOMETRY).select([*"xyz"]).to_pandas().to_numpy()
     weights = sum(parameter.numel() for parameter in network.parameters())
     require_equal("model/ has the parameters that the training counted", said.parameters, weights)
     for number in sample(config.seed, "events", len(rows), config.audit.examples):
         run.stop.check()
         row = rows[number]
         event = meta[row["event_id"]]
-        features = _features(folder, event, places, trained.path / "model", config.pulses_per_event).to(where)
-        there = torch.ones(features.shape[:2], dtype=torch.bool, device=where)
+        features = _features(folder, event, places, model, config.pulses_per_event).to(where)
+        mask = torch.ones(features.shape[:2], dtype=torch.bool, device=where)
         with torch.no_grad():
-            found = network(Batch(features, there, features.new_zeros(1, 3)))[0].cpu().double().numpy()
+            found = network(Batch(features, mask, features.new_zeros(1, 3)))[0].cpu().double().numpy()
         computed = _degrees(found, _unit(event["azimuth"], event["zenith"]))
         audited.compare("angles", f"the angle of event {row['event_id']}", row["angle_degrees"], float(computed))
     _require_inputs(look, trained, said)
@@ -68,17 +69,11 @@ def audit(run: StageRun, config: AuditConfig, events: StageInput, look: StageInp
 def _events(folder: Path, found: PulsesResult) -> dict[int, dict[str, Any]]:
     """The events of validation by their ids: the first ones of its files, without those that were left out."""
     facts = found.validation
-    left_out = {one for ids in facts.skipped.values() for one in ids}
-    rows = pq.read_table(folder / META, filters=[("batch_id", "in", facts.batches)]).to_pylist()
-    rows.sort(key=lambda row: (row["batch_id"], row["first_pulse_index"]))
+    table = pq.read_table(folder / META, filters=[("batch_id", "in", facts.batches)])
+    rows = table.sort_by([("batch_id", "ascending"), ("first_pulse_index", "ascending")]).to_pylist()
+    left_out = set(facts.left_out)
     kept = [row for row in rows if row["event_id"] not in left_out]
     return {row["event_id"]: row for row in kept[: facts.events]}
-
-
-def _require_same_events(meta: dict[int, dict[str, Any]], rows: list[dict[str, Any]]) -> None:
-    required = ((event["event_id"], event["batch_id"]) for event in meta.values())
-    found = ((row["event_id"], row["batch_id"]) for row in rows)
-    require_each_once("there is a record of each event of validation", found, required)
 
 
 def _require_inputs(look: StageInput, trained: StageInput, said: TrainResult) -> None:
@@ -106,24 +101,16 @@ def _network(model: Path) -> DirectionNetwork:
     return network.eval()
 
 
-def _places(folder: Path) -> np.ndarray:
-    with (folder / GEOMETRY).open(newline="", encoding="utf-8-sig") as file:
-        return np.array([[float(row[axis]) for axis in "xyz"] for row in csv.DictReader(file)])
-
-
 def _features(folder: Path, event: dict[str, Any], places: np.ndarray, model: Path, limit: int) -> torch.Tensor:
     """[1, pulses, 7], normalised by the file beside the weights; of too many pulses those that are likely no noise
     first, then those with most light."""
-    here = slice(event["first_pulse_index"], event["last_pulse_index"] + 1)
-    table = pq.read_table(batch_file(folder, event["batch_id"]))
-    names = ("time", "charge", "sensor_id", "auxiliary")
-    columns = {name: table[name].to_numpy()[here].astype(np.float64) for name in names}
-    first = sorted(range(len(columns["time"])), key=lambda one: (columns["auxiliary"][one], -columns["charge"][one]))
-    columns = {name: column[sorted(first[:limit])] for name, column in columns.items()}
-    columns |= dict(zip("xyz", places[columns["sensor_id"].astype(int)].T, strict=True))
+    pulses = pq.read_table(batch_file(folder, event["batch_id"])).to_pandas()
+    pulses = pulses.iloc[event["first_pulse_index"] : event["last_pulse_index"] + 1]
+    pulses = pulses.sort_values(["auxiliary", "charge"], ascending=[True, False]).head(limit).sort_index()
+    pulses[[*"xyz"]] = places[pulses["sensor_id"]]
     values = []
     for step in durable.read_json(model / "normaliser.json")["steps"]:
-        of, added = columns[step["name"]], step["logarithm_of_plus"]
+        of, added = pulses[step["name"]].to_numpy(np.float64), step["logarithm_of_plus"]
         values.append(((of if added is None else np.log10(of + added)) - step["offset"]) / step["scale"])
     return torch.tensor(np.stack(values, axis=1)[None], dtype=torch.float32)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,11 +27,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self.features)
 
-    def part(self, start: int, stop: int) -> Batch:
-        return Batch(self.features[start:stop], self.there[start:stop], self.directions[start:stop])
-
-    def rows(self, places: np.ndarray) -> Batch:
-        chosen = torch.from_numpy(places).to(self.features.device)
+    def rows(self, chosen: slice | torch.Tensor) -> Batch:
         return Batch(self.features[chosen], self.there[chosen], self.directions[chosen])
 
     def padded(self, pulses: int) -> Batch:
@@ -91,22 +87,17 @@ class EventBatches:
         truth = (torch.from_numpy(angles[indices]) for angles in (self.files.azimuth, self.files.zenith))
         return Batch(*(moved(part, self.device) for part in (features, mask, from_angles(*truth).float())))
 
-    def held(self, events: np.ndarray) -> HeldBatches:
-        """These events, read once: of others that are asked for again and again, every file would be read each time."""
-        return HeldBatches(self(events))
+    def held(self, events: np.ndarray) -> Batches:
+        """Makes the batch of any of these events, by their places among them, from memory.
+
+        Of others that are asked for again and again, every file would be read each time.
+        """
+        held = self(events)
+        return lambda places, epoch=0: held.rows(torch.from_numpy(places).to(self.device))
 
 
-@dataclass(frozen=True)
-class HeldBatches:
-    """Makes the batch of any of some events, by their places among these, from memory."""
-
-    batch: Batch
-
-    def __call__(self, places: np.ndarray, epoch: int = 0) -> Batch:
-        return self.batch.rows(places)
-
-
-Batches = EventBatches | HeldBatches
+Batches = Callable[..., Batch]
+"""Numbers of events [B], epoch -> their batch."""
 
 
 def from_angles(azimuth: torch.Tensor, zenith: torch.Tensor) -> torch.Tensor:

@@ -70,11 +70,11 @@ def require_trial(what: str, given: StageInput, told: TrialResult, events: Pulse
     ):
         require_equal(f"the {name} of {what} is that of its configuration and metrics", measured, required)
     # what fails fails in the step after the last row, or some steps later: there is a row every ten
-    follows = last <= told.step <= (schedule.total_steps if told.ended == "numerical_failure" else last)
+    failed, epochs = told.ended == "numerical_failure", [row for row in rows if "epoch" in row]
+    follows = last <= told.step <= (schedule.total_steps if failed else last)
     require(follows, f"the step at which {what} ended is that of its metrics", told.step, f"{last}, its last row")
-    norms = [row["gradient_norm_max"] for row in rows if "epoch" in row]
-    whole = told.ended != "numerical_failure" and any(row["step"] == last for row in rows if "epoch" in row)
-    largest = max(norms, default=0.0)
+    whole = not failed and any(row["step"] == last for row in epochs)
+    largest = max((row["gradient_norm_max"] for row in epochs), default=0.0)
     follows = told.gradient_norm_max == largest or (told.gradient_norm_max > largest and not whole)
     require(follows, f"the largest gradient of {what} is that of its metrics", told.gradient_norm_max, largest)
 
@@ -96,21 +96,15 @@ def require_distinct_trials(trials: Mapping[str, Mapping[str, TrialResult]]) -> 
 
     Trials without a validation are left out: two that fail in their first steps may well have the same few numbers.
     """
-    judged = {
-        f"{name} with seed {seed}": trial
-        for name, by_seed in trials.items()
-        for seed, trial in by_seed.items()
-        if trial.validations
-    }
-    for name, trial in judged.items():
-        last = trial.validations[-1][1]
-        require_equal(f"{name} is judged by its last validation", trial.validation_angle_degrees, last)
-    require_distinct(
-        "every trial has numbers of its own",
-        {name: (one.seed, one.gradient_norm_max, *map(tuple, one.validations)) for name, one in judged.items()},
-        "the same validations and gradients",
-        "What one of them changes does not reach its training: look at the configuration of both",
-    )
+    numbers = {}
+    for name, by_seed in trials.items():
+        for seed, trial in by_seed.items():
+            if trial.validations:
+                what, last = f"{name} with seed {seed}", trial.validations[-1][1]
+                require_equal(f"{what} is judged by its last validation", trial.validation_angle_degrees, last)
+                numbers[what] = (trial.seed, trial.gradient_norm_max, *map(tuple, trial.validations))
+    advice = "What one of them changes does not reach its training: look at the configuration of both"
+    require_distinct("every trial has numbers of its own", numbers, "the same validations and gradients", advice)
 
 
 def require_rates(given: StageInput, told: RatesResult, rates: list[float]) -> None:
@@ -129,25 +123,13 @@ def require_training(given: StageInput, told: TrainResult, events: PulsesResult,
     require_equal(f"the rate of {what} is that of its budget", told.learning_rate, budget.learning_rate)
     trivial = {CONSTANT: look.trivial.best_constant_degrees}
     require_trained(what, given.run.metrics_file, training, ANGLE, budget, events.train.events, trivial=trivial)
-    _require_angles(given, told, events)
-    best = training[f"best_{ANGLE}"]
-    require_close(f"the mean angle of {what} is its best", told.mean_degrees, best, AUDIT_TOLERANCE)
-    require_equal(
-        f"{what} took the normaliser of icecube-look",
-        told.normaliser_digest,
-        look.normaliser_digest,
-        "Its inputs were scaled otherwise than everything that was looked at",
-    )
-
-
-def _require_angles(given: StageInput, told: TrainResult, events: PulsesResult) -> None:
-    """The angles follow from the records, which hold as many events as there are, each once."""
     file = given.path / "records.parquet"
     angles: Any = pq.read_table(file, columns=[ANGLE])[ANGLE].to_numpy()
-    for name, stated, found in (
-        ("mean", told.mean_degrees, float(angles.mean())),
-        ("median", told.median_degrees, float(np.median(angles))),
-    ):
-        require_close(f"the {name} angle follows from the records", stated, found, SAME * stated)
+    mean, median = told.mean_degrees, told.median_degrees
+    require_close("the mean angle follows from the records", mean, float(angles.mean()), SAME * mean)
+    require_close("the median angle follows from the records", median, float(np.median(angles)), SAME * median)
     require_equal("there is a record of each event of validation", len(angles), events.validation.events)
     require_equal("the digest of the records of the training", told.records_digest, records_digest(file, ("event_id",)))
+    require_close(f"the mean angle of {what} is its best", mean, training[f"best_{ANGLE}"], AUDIT_TOLERANCE)
+    advice, ours = "Its inputs were scaled otherwise than everything that was looked at", told.normaliser_digest
+    require_equal(f"{what} took the normaliser of icecube-look", ours, look.normaliser_digest, advice)

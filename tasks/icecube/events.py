@@ -51,18 +51,14 @@ LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Pulses:
-    """The pulses of one batch file, as small as they can be kept; all [pulses], event after event."""
+    """The pulses of one batch file, event after event: int16, float32 (ns), float32 (photoelectrons), bool and int64
+    [pulses], as small as they can be kept."""
 
     sensor_id: np.ndarray
-    """int16"""
     time: np.ndarray
-    """float32, ns"""
     charge: np.ndarray
-    """float32, photoelectrons"""
     auxiliary: np.ndarray
-    """bool"""
     event_id: np.ndarray
-    """int64"""
 
 
 def read_geometry(folder: Path, digests: Digests = NONE) -> np.ndarray:
@@ -88,15 +84,14 @@ def read_geometry(folder: Path, digests: Digests = NONE) -> np.ndarray:
 
 
 def read_meta(folder: Path, batch_ids: list[int], digests: Digests = NONE) -> pa.Table:
-    """The events of these batches in the order of their files and pulses (columns of EVENTS). BadInput as `_table`."""
+    """The events of these batches in the order of their files and pulses (columns of EVENTS).
+
+    BadInput as `_table`, and where the meta file names no event of one of the batches.
+    """
     meta = _table(folder / META, EVENTS, digests, filters=[("batch_id", "in", batch_ids)])
-    return meta.sort_by([("batch_id", "ascending"), ("first_pulse_index", "ascending")])
-
-
-def require_batches(folder: Path, meta: pa.Table, batch_ids: list[int]) -> None:
-    """BadInput where the meta file names no event of one of these batches."""
     if missing := sorted(set(batch_ids) - set(np.unique(meta["batch_id"].to_numpy()).tolist())):
         raise BadInput(f"{folder / META} names no event of batch {missing[0]}")
+    return meta.sort_by([("batch_id", "ascending"), ("first_pulse_index", "ascending")])
 
 
 def read_pulses(folder: Path, batch_id: int, digests: Digests = NONE) -> Pulses:
@@ -172,7 +167,6 @@ class EventFiles:
         meta = read_meta(folder, batch_ids, digests)
         if len(skipped):
             meta = meta.filter(~np.isin(values(meta, "event_id"), skipped))
-        require_batches(folder, meta, batch_ids)
         meta = meta.slice(0, max_events)
         self.batch_ids, self.event_ids, self._first, self._last, self.azimuth, self.zenith = (
             meta[field.name].to_numpy().astype(field.type.to_pandas_dtype(), copy=False) for field in EVENTS

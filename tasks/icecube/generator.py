@@ -56,50 +56,39 @@ def write_events(folder: Path, events: int, events_per_batch: int, seed: int) ->
         rows.writerows([number, *(f"{value:.2f}" for value in place)] for number, place in enumerate(places))
     parts = []
     for batch_id, first in enumerate(range(0, events, events_per_batch), 1):
-        of_batch = min(events_per_batch, events - first)
+        end = min(first + events_per_batch, events)
         parts.append(folder / f"meta_{batch_id}.parquet")
         if not parts[-1].exists():
-            _write_batch(places, batch_id, first, of_batch, seed, batch_file(folder, batch_id), parts[-1])
-        yield first + of_batch
+            tables = _batch(places, batch_id, np.arange(first, end), seed)
+            for table, file in zip(tables, (batch_file(folder, batch_id), parts[-1]), strict=True):
+                with durable.new_file(file) as temporary:
+                    pq.write_table(table, temporary)
+        yield end
     with durable.new_file(folder / META) as file:
         pq.write_table(pa.concat_tables(map(pq.read_table, parts)), file)
     for part in parts:
         part.unlink()
 
 
-def _write_batch(places: np.ndarray, batch_id: int, first: int, events: int, seed: int, file: Path, part: Path) -> None:
-    """The batch as `file`, and then its part of the meta file."""
-    pulses, truth = _batch(places, first, events, np.random.Generator(np.random.Philox(_key(seed, batch_id))))
-    with durable.new_file(file) as temporary:
-        pq.write_table(pulses, temporary)
-    with durable.new_file(part) as temporary:
-        pq.write_table(
-            truth.add_column(0, EVENTS.field("batch_id"), pa.array([batch_id] * events, pa.int64())), temporary
-        )
-
-
-def _key(seed: int, batch_id: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"icecube events {seed} {batch_id}".encode()).digest()[:16], "big")
-
-
-def _batch(places: np.ndarray, first_event: int, events: int, chance: np.random.Generator) -> tuple[pa.Table, pa.Table]:
-    """The pulses of a batch, and its events without the batch's number; event ids count from `first_event`."""
+def _batch(places: np.ndarray, batch_id: int, ids: np.ndarray, seed: int) -> tuple[pa.Table, pa.Table]:
+    """The pulses of the events with these `ids`, and their part of the meta file."""
+    key = hashlib.sha256(f"icecube events {seed} {batch_id}".encode()).digest()[:16]
+    chance, events = np.random.Generator(np.random.Philox(int.from_bytes(key, "big"))), len(ids)
     azimuth, cosine = chance.uniform(0, 2 * np.pi, events), chance.uniform(-1, 1, events)
     zenith = np.arccos(cosine)
     sideways = np.sin(zenith)
     towards = -np.stack([sideways * np.cos(azimuth), sideways * np.sin(azimuth), cosine], axis=1)
     parts = [
-        _pulses(places, towards[start : start + EVENTS_AT_ONCE], first_event + start, chance)
+        _pulses(places, towards[start : start + EVENTS_AT_ONCE], ids[start], chance)
         for start in range(0, events, EVENTS_AT_ONCE)
     ]
     columns = [np.concatenate(of_parts) for of_parts in zip(*parts, strict=True)]
     typed = [column.astype(field.type.to_pandas_dtype()) for column, field in zip(columns, PULSES, strict=True)]
     pulses = pa.table(typed, schema=PULSES)
-    per_event = np.bincount(pulses["event_id"].to_numpy() - first_event, minlength=events)
+    per_event = np.bincount(pulses["event_id"].to_numpy() - ids[0], minlength=events)
     last = np.cumsum(per_event) - 1
-    ids = np.arange(first_event, first_event + events)
-    fields = [field for field in EVENTS if field.name != "batch_id"]
-    return pulses, pa.table([ids, last - per_event + 1, last, azimuth, zenith], schema=pa.schema(fields))
+    columns = [np.full(events, batch_id), ids, last - per_event + 1, last, azimuth, zenith]
+    return pulses, pa.table(columns, schema=EVENTS)
 
 
 def _pulses(

@@ -65,4 +65,4 @@ class DirectionNetwork(nn.Module):
 @torch.no_grad()
 def predicted(model: nn.Module, batch: Batch, at_once: int) -> torch.Tensor:
     """The directions [B, 3], for so many events at once as the memory holds."""
-    return torch.cat([model(batch.part(start, start + at_once)) for start in range(0, len(batch), at_once)])
+    return torch.cat([model(batch.rows(slice(start, start + at_once))) for start in range(0, len(batch), at_once)])

@@ -15,17 +15,7 @@ from storage.errors import BadInput
 from storage.records import read_records
 from tasks.data.splits import require_disjoint
 from tasks.icecube.configuration import Generated, Split
-from tasks.icecube.events import (
-    META,
-    EventFiles,
-    batch_file,
-    files_of,
-    pulse_table,
-    read_geometry,
-    read_meta,
-    require_batches,
-    values,
-)
+from tasks.icecube.events import META, EventFiles, batch_file, files_of, pulse_table, read_geometry, read_meta, values
 from tasks.icecube.generator import write_events
 from tasks.icecube.results import PulsesResult, SplitFacts
 from tasks.icecube.sound import require_sound
@@ -45,30 +35,30 @@ def pulses(run: StageRun, config: PulsesConfig) -> PulsesResult:
     folder = _written(run, events) if isinstance(events, Generated) else Path(events.folder)
     batches: dict[str, list[int]] = {split: events.batches(split) for split in SPLITS}
     require_disjoint(batches, "files")
+    split_of = {batch_id: split for split in SPLITS for batch_id in batches[split]}
     digests = events.external_inputs().get("files", {})
-    places = len(read_geometry(folder, digests))
-    everything = [batch_id for split in SPLITS for batch_id in batches[split]]
-    meta = read_meta(folder, everything, digests)
-    require_batches(folder, meta, everything)
+    places, meta = len(read_geometry(folder, digests)), read_meta(folder, list(split_of), digests)
     numbers, ids = values(meta, "batch_id"), values(meta, "event_id")
-    twice = _twice(ids)
-    if not events.skip_bad_events:
-        of_train, of_validation = (ids[np.isin(numbers, batches[split])] for split in SPLITS)
-        shared = np.intersect1d(of_train, of_validation).tolist()
-        require_disjoint(dict.fromkeys(SPLITS, shared), "events")
-        _require_once(twice)
+    unique, counts = np.unique(ids, return_counts=True)
+    twice = unique[counts > 1]
+    if twice.size and not events.skip_bad_events:
+        require_disjoint({split: ids[np.isin(numbers, batches[split])].tolist() for split in SPLITS}, "events")
+        raise BadInput(
+            f"event {twice[0]} is there twice in {META} ({twice.size:,} such events): leave one of them out, or "
+            "all that are not sound with events.skip_bad_events=true"
+        )
 
     def counted(batch_id: int) -> list[dict[str, Any]]:
         found, file = pulse_table(folder, batch_id, digests), batch_file(folder, batch_id)
-        of_file = meta.slice(*_rows(numbers, batch_id))
+        first, end = np.searchsorted(numbers, [batch_id, batch_id + 1]).tolist()
+        of_file = meta.slice(first, end - first)
         skipped = require_sound(found, of_file, places, file, events.skip_bad_events)
-        split = next(name for name in SPLITS if batch_id in batches[name])
-        row = {"batch_id": batch_id, "split": split, "events": len(of_file), "pulses": len(found)}
+        row = {"batch_id": batch_id, "split": split_of[batch_id], "events": len(of_file), "pulses": len(found)}
         if events.skip_bad_events:
             row |= _left_out(run, skipped, twice, of_file, file)
         return [row]
 
-    parts = {f"batch-{batch_id:06d}": batch_id for batch_id in everything}
+    parts = {f"batch-{batch_id:06d}": batch_id for batch_id in split_of}
     keys = run.each(parts, counted, "files", "is each sound?")
     digest = run.merge_records(keys, ("batch_id",))
     rows = list(read_records(run.directory / "records.parquet"))
@@ -97,21 +87,6 @@ def _written(run: StageRun, events: Generated) -> Path:
     return folder
 
 
-def _twice(ids: np.ndarray) -> np.ndarray:
-    """Ids that are there twice, in one file or in two."""
-    known, counts = np.unique(ids, return_counts=True)
-    return known[counts > 1]
-
-
-def _require_once(twice: np.ndarray) -> None:
-    """BadInput names an event that is there twice."""
-    if twice.size:
-        raise BadInput(
-            f"event {twice[0]} is there twice in {META} ({twice.size:,} such events): leave one of them out, or "
-            "all that are not sound with events.skip_bad_events=true"
-        )
-
-
 def _left_out(
     run: StageRun, skipped: dict[str, list[int]], twice: np.ndarray, of_file: pa.Table, file: Path
 ) -> dict[str, Any]:
@@ -128,12 +103,6 @@ def _left_out(
     if not left:
         raise BadInput(f"{file}: none of its {len(of_file):,} events is sound: {'; '.join(skipped)}")
     return {"events": left, "skipped": json.dumps(skipped)}
-
-
-def _rows(numbers: np.ndarray, batch_id: int) -> tuple[int, int]:
-    """The first event of a file in a table that is sorted by file, and their number."""
-    first, last = (int(np.searchsorted(numbers, batch_id, side=side)) for side in ("left", "right"))
-    return first, last - first
 
 
 def split_facts(rows: list[dict[str, Any]], split: Split, max_events: int | None) -> SplitFacts:
@@ -166,14 +135,11 @@ class Data:
         folder = Path(config.folder) if config.folder else events.path / WRITTEN
         if config.folder:
             _require_the_same(folder, found)
-        splits = {name: _split(folder, name, found, config.open_files) for name in SPLITS}
-        return cls(**splits, places=read_geometry(folder, found.files))
-
-
-def _split(folder: Path, name: Split, found: PulsesResult, open_files: int) -> EventFiles:
-    facts = getattr(found, name)
-    skipped = [one for ids in facts.skipped.values() for one in ids]
-    return EventFiles(folder, facts.batches, open_files, facts.events, found.files, skipped)
+        train, validation = (
+            EventFiles(folder, facts.batches, config.open_files, facts.events, found.files, facts.left_out)
+            for facts in (found.train, found.validation)
+        )
+        return cls(train, validation, read_geometry(folder, found.files))
 
 
 def _require_the_same(folder: Path, found: PulsesResult) -> None:

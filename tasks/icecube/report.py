@@ -10,15 +10,7 @@ from storage.errors import require_equal
 from tasks.findings.document import Document, Figure, Section
 from tasks.findings.final_results import of_runs
 from tasks.findings.publish import Published, publish_report, require_verified
-from tasks.icecube import views, words
-from tasks.icecube.checks import (
-    require_distinct_trials,
-    require_events,
-    require_overfit,
-    require_rates,
-    require_training,
-    require_trial,
-)
+from tasks.icecube import checks, views, words
 from tasks.icecube.configuration import Inputs
 from tasks.icecube.final_results import FinalResults, TrialFacts
 from tasks.icecube.results import LookResult, OverfitResult, PulsesResult, RatesResult, TrainResult, TrialResult
@@ -86,26 +78,26 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
     pulses, look = PulsesResult.read(inputs["events"]), LookResult.read(inputs["look"])
     trained, overfit = TrainResult.read(inputs["trained"]), OverfitResult.read(inputs["overfit"])
     trivial = look.trivial.best_constant_degrees
-    require_events(inputs["events"], pulses, look)
-    require_overfit(inputs["overfit"], overfit)
+    checks.require_events(inputs["events"], pulses, look)
+    checks.require_overfit(inputs["overfit"], overfit)
     trials = {}
     for name in config.trials:
         by_seed = []
         for seed in config.trial_seeds:
             stage = inputs[trial_role(name, seed)]
             by_seed.append(TrialResult.read(stage))
-            require_trial(f"{name}, seed {seed}", stage, by_seed[-1], pulses, trivial)
+            checks.require_trial(f"{name}, seed {seed}", stage, by_seed[-1], pulses, trivial)
         trials[name] = trial_facts(config.changes[name], by_seed, config.healed_ratio, trivial)
-    require_distinct_trials({name: trial.seeds for name, trial in trials.items()})
+    checks.require_distinct_trials({name: trial.seeds for name, trial in trials.items()})
     rates: dict[Inputs, RatesResult] = {}
     for kind in get_args(Inputs):
         rates[kind] = RatesResult.read(inputs[f"rates-{kind}"])
-        require_rates(inputs[f"rates-{kind}"], rates[kind], config.rates.rates)
+        checks.require_rates(inputs[f"rates-{kind}"], rates[kind], config.rates.rates)
     recommended = {kind: table.recommended(config.rates) for kind, table in rates.items()}
     if config.take_recommended_rate:
         rate = recommended["normalised"].rate
         require_equal("the training took the rate that is recommended", trained.learning_rate, rate)
-    require_training(inputs["trained"], trained, pulses, look)
+    checks.require_training(inputs["trained"], trained, pulses, look)
     return FinalResults(
         **of_runs(run, inputs, AUDITED, AUDIT_TOLERANCE),
         events=pulses,

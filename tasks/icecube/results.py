@@ -21,6 +21,10 @@ class SplitFacts(Result):
     pulses: int
     skipped: dict[str, list[int]] = Field(default_factory=dict)
 
+    @property
+    def left_out(self) -> list[int]:
+        return [event_id for ids in self.skipped.values() for event_id in ids]
+
 
 class PulsesResult(Result):
     """icecube-pulses. `files` has the sha256 of each file that was not written by the study, by its name."""

@@ -29,6 +29,8 @@ SUSPICIONS = [
     Trial(name="all-fixes", inputs="normalised", learning_rate=1e-4, dropout=0.1, shuffle=True),
 ]
 """Suspicions of the recorded study, each by itself, and the two bundles that it proposed."""
+OF_BUDGET = {"learning_rate", "warmup_ratio"}
+"""The keys of a budget that a trial can change."""
 
 
 class Study(StudyBase):
@@ -100,6 +102,13 @@ class Study(StudyBase):
         require_once("trials", [trial.name for trial in self.trials], "give each a name of its own")
         require_once("trial_seeds", self.trial_seeds)
         require_different("trials", {trial.name: (trial.trained, self.budget_of(trial)) for trial in self.trials})
+        size, batch = self.execution.micro_batch_examples, self.trial_budget.effective_batch_examples
+        if size < batch and (names := [trial.name for trial in self.trials if trial.batch_norm]):
+            raise ValueError(
+                f"the trial {names[0]} has batch_norm, whose statistics are those of a micro-batch: with "
+                f"execution.micro_batch_examples {size} below trial_budget.effective_batch_examples {batch} it would "
+                "be another network. Raise the first, or leave the trial out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -118,44 +127,27 @@ class Study(StudyBase):
         return self
 
     @model_validator(mode="after")
-    def _batch_norm_sees_the_whole_batch(self) -> Study:
-        size, batch = self.execution.micro_batch_examples, self.trial_budget.effective_batch_examples
-        if size < batch and (names := [trial.name for trial in self.trials if trial.batch_norm]):
-            raise ValueError(
-                f"the trial {names[0]} has batch_norm, whose statistics are those of a micro-batch: with "
-                f"execution.micro_batch_examples {size} below trial_budget.effective_batch_examples {batch} it would "
-                "be another network. Raise the first, or leave the trial out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _gates_are_reached(self) -> Study:
-        events = self.events.max_events("train")
-        for key, budget in (("budget", self.budget), ("trial_budget", self.trial_budget)):
-            if events is None or budget.not_learning is None:
-                continue
-            if (steps := Schedule(budget, events).total_steps) < budget.not_learning.by_step:
-                raise ValueError(
-                    f"{key}.not_learning.by_step {budget.not_learning.by_step} is never reached: {key} comes to "
-                    f"{steps} steps. Lower it, or leave the gate out"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _validation_is_large_enough(self) -> Study:
+    def _events_are_enough(self) -> Study:
         train, validation = (self.events.max_events(split) for split in get_args(Split))
+        for key, budget in (("budget", self.budget), ("trial_budget", self.trial_budget)):
+            if train is None or (gate := budget.not_learning) is None:
+                continue
+            if (steps := Schedule(budget, train).total_steps) < gate.by_step:
+                raise ValueError(
+                    f"{key}.not_learning.by_step {gate.by_step} is never reached: {key} comes to {steps} steps. Lower "
+                    "it, or leave the gate out"
+                )
         require_at_most("rates.probe_events", self.rates.probe_events, "the events of validation,", validation)
         require_at_most("overfit.events", self.overfit.events, "the events of train,", train)
         return self
 
     def budget_of(self, trial: Trial) -> Budget:
-        given = {name: getattr(trial, name) for name in ("learning_rate", "warmup_ratio")}
-        return self.trial_budget.model_copy(update={name: one for name, one in given.items() if one is not None})
+        return self.trial_budget.model_copy(update=trial.model_dump(include=OF_BUDGET, exclude_none=True))
 
     def changes_of(self, trial: Trial) -> list[str]:
         """Keys in which the trial differs from the training as it was found; none for the control."""
         given, before = (
-            one.trained.model_dump() | self.budget_of(one).model_dump(include={"learning_rate", "warmup_ratio"})
+            one.trained.model_dump() | self.budget_of(one).model_dump(include=OF_BUDGET)
             for one in (trial, Trial(name=trial.name))
         )
         return [name for name, value in given.items() if value != before[name]]

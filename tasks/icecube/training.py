@@ -61,11 +61,9 @@ class Prepared:
         """A network of `seed`, judged on these events of validation, or on all of them."""
         torch.manual_seed(seed)
         model = network(self.config.network, trained).to(device(self.config.execution))
-        validation, at_once = self.data.validation, self.config.execution.micro_batch_examples
-        batches: Batches = self.batches(validation)
-        if judged is not None:
-            batches = self.batches(validation).held(judged)
-        events = np.arange(len(validation) if judged is None else len(judged))
+        all_of_them, at_once = self.batches(self.data.validation), self.config.execution.micro_batch_examples
+        batches: Batches = all_of_them if judged is None else all_of_them.held(judged)
+        events = np.arange(len(self.data.validation) if judged is None else len(judged))
         return Problem(
             model,
             adamw(model, budget),

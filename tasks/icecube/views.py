@@ -34,21 +34,15 @@ WAYS: tuple[tuple[str, ...], ...] = ((), ("dropout",), ("inputs",))
 
 
 def trial_table(results: FinalResults) -> Table:
+    rows = []
+    for name, trial in results.trials.items():
+        largest, run = f"{trial.gradient_norm_max:.3g}", results.run_of(trial_role(name, trial.seed))
+        rows.append([name, changes(trial), trial_verdict(trial), ended(trial), largest, run])
     return Table(
         "Each trial, by seeds: the mean angle on validation in degrees, at the end, of those that came to it, "
         "how the others ended, the largest finite gradient. The run is that of its worst seed.",
         ["trial", "what", "verdict", "ended", "largest gradient", "run"],
-        [
-            [
-                name,
-                changes(trial),
-                trial_verdict(trial),
-                ended(trial),
-                f"{trial.gradient_norm_max:.3g}",
-                results.run_of(trial_role(name, trial.seed)),
-            ]
-            for name, trial in results.trials.items()
-        ],
+        rows,
     )
 
 
@@ -67,24 +61,17 @@ def changes(trial: TrialFacts) -> str:
 
 
 def failure_table(results: FinalResults) -> Table:
+    rows = []
+    for name, trial in results.trials.items():
+        for seed, failed in trial.seeds.items():
+            run, module = results.run_of(trial_role(name, failed.seed)), failed.module or "-"
+            if failed.ended == "numerical_failure":
+                rows.append([name, seed, failed.step, failed.tensor, module, _events(failed), run])
     return Table(
         "Every trial that ended in numbers that are not finite: the step, the tensor, the module where it began, and "
         "the events with which it fails alone, of how many in the step.",
         ["trial", "seed", "step", "not finite", "begins in", "events", "run"],
-        [
-            [
-                name,
-                seed,
-                failed.step,
-                failed.tensor,
-                failed.module or "-",
-                _events(failed),
-                results.run_of(trial_role(name, failed.seed)),
-            ]
-            for name, trial in results.trials.items()
-            for seed, failed in trial.seeds.items()
-            if failed.ended == "numerical_failure"
-        ],
+        rows,
     )
 
 
@@ -116,25 +103,18 @@ def input_table(results: FinalResults) -> Table:
 
 
 def rate_table(results: FinalResults) -> Table:
+    rows = []
+    for inputs in (RAW, NORMALISED):
+        for row in results.rates[inputs]:
+            changes = ["-" if value is None else f"{value:+.2f}" for value in (row.mean, row.low, row.high)]
+            gradient, run = [f"{row.gradient_norm_max:.3g}", row.parameter], results.run_of(f"rates-{inputs}")
+            rows.append([inputs, f"{row.rate:g}", row.seeds, row.failed, *changes, *gradient, run])
     return Table(
         f"Each rate, tried for {results.rate_steps} steps with several seeds: the change of the mean angle on "
         "the same events of validation, in degrees (below 0: a gain), of the seeds that came to an end, and the "
         "largest gradient with the parameter that had most of it.",
         ["inputs", "rate", "seeds", "not finite", "mean", "lowest", "highest", "largest gradient", "parameter", "run"],
-        [
-            [
-                inputs,
-                f"{row.rate:g}",
-                row.seeds,
-                row.failed,
-                *("-" if value is None else f"{value:+.2f}" for value in (row.mean, row.low, row.high)),
-                f"{row.gradient_norm_max:.3g}",
-                row.parameter,
-                results.run_of(f"rates-{inputs}"),
-            ]
-            for inputs in (RAW, NORMALISED)
-            for row in results.rates[inputs]
-        ],
+        rows,
     )
 
 
@@ -168,7 +148,7 @@ def _ways(results: FinalResults) -> dict[str, Sequence[Sequence[float]]]:
     """The validations of some trials, each with the seed that came furthest, of several the worst."""
     points: dict[str, Sequence[Sequence[float]]] = {}
     names = {tuple(trial.changes): name for name, trial in results.trials.items()}
-    for name in (names[changes] for changes in WAYS if changes in names):
+    for name in filter(None, map(names.get, WAYS)):
         if seeds := [trial for trial in results.trials[name].seeds.values() if trial.validations]:
             chosen = max(seeds, key=lambda seed: (len(seed.validations), seed.validations[-1][1]))
             points[f"{name}, seed {chosen.seed}"] = chosen.validations

@@ -6,9 +6,11 @@ from collections.abc import Collection, Sequence
 
 from tasks.findings.final_results import numerics_changed
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
+from tasks.training.trials.findings import Ended
 
 SCALING = (["inputs"], ["batch_norm"])
 """Changes of a trial that scale its inputs, and change nothing else."""
+FAILURES: dict[Ended, str] = {"numerical_failure": "not finite", "not_learning": "not learning"}
 MIN_SEEDS = 2
 """With fewer no cause is named."""
 QUESTION = "Why did a network on raw detector pulses learn nothing for hours, and what heals it?"
@@ -45,8 +47,7 @@ def span(values: Sequence[float]) -> str:
 def ended(trial: TrialFacts) -> str:
     """The end of a trial with each of its seeds, in words."""
     of = len(trial.seeds)
-    parts = [f"{count} of {of} not finite" for count in [trial.count("numerical_failure")] if count]
-    parts += [f"{count} of {of} not learning" for count in [trial.count("not_learning")] if count]
+    parts = [f"{count} of {of} {said}" for how, said in FAILURES.items() if (count := trial.count(how))]
     if trial.angles:
         parts.append(f"{'' if len(trial.angles) == of else f'{len(trial.angles)} of {of} at '}{span(trial.angles)}")
     return ", ".join(parts)
