@@ -13,12 +13,10 @@ DAG.
 
 from __future__ import annotations
 
-from deployments.dag.sweep import SWEEP
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from tasks.calorimeter import stages
 from tasks.calorimeter.study import Study
-from tasks.findings.sweep.configuration import SweepConfig
 from tasks.stage.run import Stage
 
 SHOWERS = Stage("calorimeter-showers", stages.ShowersConfig, "tasks.calorimeter.showers:showers", needs="cpu")
@@ -69,12 +67,6 @@ NUMBERS_OF_A_SWEEP = [
     *(f"regressors.*.{target}" for target in ("u_cm", "v_cm", "w_cm", "energy_mev")),
     *(f"inpainter.{whose}_*" for whose in ("mae", "neighbour_mae")),
 ]
-
-
-def sweep_stage(study: Study, config: SweepConfig) -> tuple[Stage, SweepConfig]:
-    """The stage over the cells of a sweep, and the numbers that it shows."""
-    return SWEEP, config.model_copy(update={"numbers": NUMBERS_OF_A_SWEEP})
-
 
 calorimeter = study_flow(page)
 

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from typing import get_args
 
-from deployments.dag.sweep import SWEEP
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
-from tasks.findings.sweep.configuration import SweepConfig
 from tasks.icecube import stages
 from tasks.icecube.configuration import Inputs
 from tasks.icecube.study import Study
@@ -65,12 +63,6 @@ NUMBERS_OF_A_SWEEP = [
     "trials.*.validation_angle_degrees",
     "trials.*.learned_seeds",
 ]
-
-
-def sweep_stage(study: Study, config: SweepConfig) -> tuple[Stage, SweepConfig]:
-    """The stage over the cells of a sweep, and the numbers that it shows."""
-    return SWEEP, config.model_copy(update={"numbers": NUMBERS_OF_A_SWEEP})
-
 
 icecube = study_flow(page)
 

@@ -10,10 +10,8 @@ DAG.
 
 from __future__ import annotations
 
-from deployments.dag.sweep import SWEEP
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
-from tasks.findings.sweep.configuration import SweepConfig
 from tasks.inversion import stages
 from tasks.inversion.study import Study, cell_role
 from tasks.stage.run import Stage
@@ -41,12 +39,6 @@ def page(study: Study, stage: Dispatcher) -> Handle:
 
 
 NUMBERS_OF_A_SWEEP = ["trivial.*", "arms.*.mean", "differences.*.percent", "differences.*.p_adjusted"]
-
-
-def sweep_stage(study: Study, config: SweepConfig) -> tuple[Stage, SweepConfig]:
-    """The stage over the cells of a sweep, and the numbers that it shows."""
-    return SWEEP, config.model_copy(update={"numbers": NUMBERS_OF_A_SWEEP})
-
 
 inversion = study_flow(page)
 

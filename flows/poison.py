@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from deployments.dag.sweep import SWEEP
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
-from tasks.findings.sweep.configuration import SweepConfig
 from tasks.language.stages import LabelledConfig
 from tasks.poison import stages
 from tasks.poison.study import Study
@@ -76,12 +74,6 @@ def page(study: Study, stage: Dispatcher) -> Handle:
 
 
 NUMBERS_OF_A_SWEEP = ["attack.*", "detectors.*.auroc", "detectors.*.untrained_auroc", "removal.*.success"]
-
-
-def sweep_stage(study: Study, config: SweepConfig) -> tuple[Stage, SweepConfig]:
-    """The stage over the cells of a sweep, and the numbers that it shows."""
-    return SWEEP, config.model_copy(update={"numbers": NUMBERS_OF_A_SWEEP})
-
 
 poison = study_flow(page)
 

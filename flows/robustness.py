@@ -100,9 +100,7 @@ SEEDS = {"seed", "model.init_seed"}
 
 def sweep_stage(study: Study, config: SweepConfig) -> tuple[Stage, SweepConfig]:
     """The stage over the cells of a sweep: two or more of chance alone compare the arms."""
-    config = config.model_copy(
-        update={"confidence_level": study.evaluation.confidence_level, "numbers": NUMBERS_OF_A_SWEEP}
-    )
+    config = config.model_copy(update={"confidence_level": study.evaluation.confidence_level})
     if set(config.keys) <= SEEDS and len(config.present) > 1:
         return SWEEP_SEEDS, config.model_copy(update={"chance": sorted(SEEDS)})
     return SWEEP, config

@@ -10,11 +10,9 @@ base is the pretrained model, baseline the same fine-tuned. The page below is th
 
 from __future__ import annotations
 
-from deployments.dag.sweep import SWEEP
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from tasks.attacks import stages as attacks
-from tasks.findings.sweep.configuration import SweepConfig
 from tasks.language.stages import PairBaseConfig, PairsConfig
 from tasks.monotonic.arm import ARMS, BASE
 from tasks.monotonic.stages import ConstrainConfig, OrderConfig, TrainConfig
@@ -74,12 +72,6 @@ NUMBERS_OF_A_SWEEP = [
     "arms.*.alive_share",
     "attacks.*.effects.*.increase_nats_per_token.value",
 ]
-
-
-def sweep_stage(study: Study, config: SweepConfig) -> tuple[Stage, SweepConfig]:
-    """The stage over the cells of a sweep, and the numbers that it shows."""
-    return SWEEP, config.model_copy(update={"numbers": NUMBERS_OF_A_SWEEP})
-
 
 summarisation = study_flow(page)
 

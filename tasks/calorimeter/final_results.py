@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -19,14 +20,7 @@ from tasks.calorimeter.look import normaliser_of
 from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, Measures, RegressConfig
 from tasks.findings.final_results import StudyResults, of_runs
-from tasks.findings.statistics.comparison import (
-    ArmMean,
-    Comparison,
-    Pair,
-    arm_mean,
-    compare_together,
-    judge_with_sources,
-)
+from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean, compare_together, judge_with_sources
 from tasks.findings.statistics.seeds import OverSeeds, over_seeds
 from tasks.sensors.events import Events
 from tasks.sensors.filled import LIGHT, columns, mean_errors
@@ -40,6 +34,10 @@ from tasks.training.weights import weights_digest
 WORST = 5
 SCORE, NEIGHBOURS, LONGEST = "all targets", "neighbours", "gradient_norm_max"
 """The first: the mean over the targets of what is missed, as a share of what predicting the mean misses."""
+FILLS = {arm: (arm, "mae") for arm in stages.INPAINTERS} | {NEIGHBOURS: ("finetune", "neighbour_mae")}
+"""What fills in -> the inpainter beside whose errors its own stand, and their name there."""
+Errors = dict[str, dict[str, np.ndarray]]
+"""Columns of errors by event, of each network that fills in."""
 
 
 class FinalResults(StudyResults):
@@ -71,7 +69,6 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
     require_as_checked(exported, inputs["export"].path / FOLDER)
     others = ("data", "look", "judged", "export", "audit")
     fits = {role: require_fit(role, inputs, made) for role in inputs if role not in others}
-    gradients = {role: of.training["gradients"] for role, of in fits.items()}
     seeds, level = [*map(str, config.seeds)], config.confidence_level
     missed = {
         target: {arm: {seed: fits[f"{arm}-{seed}"].measures[target] for seed in seeds} for arm in stages.REGRESSORS}
@@ -81,43 +78,28 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         arm: {seed: fmean(missed[of][arm][seed] / look.trivial[of] for of in TARGETS) for seed in seeds}
         for arm in stages.REGRESSORS
     }
-    whose = {arm: (arm, "mae") for arm in stages.INPAINTERS} | {NEIGHBOURS: ("finetune", "neighbour_mae")}
     judged, errors = require_judged(inputs)
     filled = {
         light: {
             f"{name}, {light}": {seed: judged[f"inpaint-{arm}-{seed}"][f"{of}_{light}"] for seed in seeds}
-            for name, (arm, of) in whose.items()
+            for name, (arm, of) in FILLS.items()
         }
         for light in LIGHT
     }
-    pairs: dict[str, list[Pair]] = {
-        SCORE: [("mae-init", "scratch"), ("mae-init", "scratch-longer"), ("scratch", "raw")]
-    }
-    pairs |= {light: [(f"finetune, {light}", f"{NEIGHBOURS}, {light}")] for light in LIGHT}
     untaught = [arm for arm in shares if any(fits[f"{arm}-{seed}"].training["ratio_to_trivial"] >= 1 for seed in seeds)]
-    compared = compare_together({SCORE: shares, **filled}, pairs, level, config.min_seeds, untaught, allow_equal=True)
-    rows = [row for of in compared.values() for row in of]
-    inpainters = [judged[f"inpaint-finetune-{seed}"] for seed in seeds]
-
-    def over(arm: str, light: str, *columns: str) -> OverSeeds:
-        """The first column (less a second) a hidden sensor: an interval that knows of other seeds and other events."""
-        of_seeds = [errors[f"inpaint-{arm}-{seed}"] for seed in seeds]
-        of = [[table[f"{name}_{light}"] for name in columns] + [table[light]] for table in of_seeds]
-        return over_seeds(lambda first, *more: (first - sum(more[:-1])) / more[-1], of, level)
-
-    against = {len(rows) - len(LIGHT) + at: over("finetune", of, "mae", "neighbour_mae") for at, of in enumerate(LIGHT)}
-    means = _over_seeds(filled, level)
+    over, means = partial(_over_events, errors, seeds, level), _over_seeds(filled, level)
     for light in LIGHT:
-        for name, (arm, of) in whose.items():
+        for name, (arm, of) in FILLS.items():
             interval = {"interval": over(arm, light, of).interval}
             means[light][f"{name}, {light}"] = means[light][f"{name}, {light}"].model_copy(update=interval)
+    inpainters = [judged[f"inpaint-finetune-{seed}"] for seed in seeds]
     return FinalResults(
         **of_runs(run, inputs, (*stages.AUDITED, *[stages.EXPORTED] * bool(exported)), stages.AUDIT_TOLERANCE),
         seeds=config.seeds,
         trivial={"predict_mean": look.trivial},
         regressors={
             arm: {target: fmean(missed[target][arm].values()) for target in TARGETS}
-            | {LONGEST: max(epoch[LONGEST] for seed in seeds for epoch in gradients[f"{arm}-{seed}"])}
+            | {LONGEST: max(epoch[LONGEST] for seed in seeds for epoch in fits[f"{arm}-{seed}"].training["gradients"])}
             for arm in stages.REGRESSORS
         },
         missed=_over_seeds({SCORE: shares, **missed}, level),
@@ -128,12 +110,35 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         worst=worst_events(inputs, [f"mae-init-{seed}" for seed in seeds], look.trivial),
         normaliser_digest={"look": look.normaliser_digest} | {role: of.normaliser_digest for role, of in fits.items()},
         exported=exported,
-        differences=judge_with_sources(rows, against, level, config.min_seeds),
+        differences=_compared({SCORE: shares, **filled}, untaught, over, config),
         events=made.events["validation"],
         reason_for_more=config.limits.reason_for_more,
         confidence_level=level,
         min_seeds=config.min_seeds,
     )
+
+
+def _compared(
+    values: Mapping[str, Mapping[str, Measures]], untaught: list[str], over: Callable[..., OverSeeds], config: EndConfig
+) -> list[Comparison]:
+    """All comparisons, corrected together: of regressors over seeds, of what is filled in over seeds and events."""
+    pairs = {light: [(f"finetune, {light}", f"{NEIGHBOURS}, {light}")] for light in LIGHT}
+    pairs = {SCORE: [("mae-init", "scratch"), ("mae-init", "scratch-longer"), ("scratch", "raw")]} | pairs
+    level, fewest = config.confidence_level, config.min_seeds
+    compared = compare_together(values, pairs, level, fewest, untaught, allow_equal=True)
+    rows = [row for of in compared.values() for row in of]
+    against = {
+        place: over("finetune", light, "mae", "neighbour_mae")
+        for place, light in enumerate(LIGHT, len(rows) - len(LIGHT))
+    }
+    return judge_with_sources(rows, against, level, fewest)
+
+
+def _over_events(errors: Errors, seeds: list[str], level: float, arm: str, light: str, *columns: str) -> OverSeeds:
+    """The first column (less a second) a hidden sensor: an interval that knows of other seeds and other events."""
+    of_seeds = [errors[f"inpaint-{arm}-{seed}"] for seed in seeds]
+    of = [[table[f"{name}_{light}"] for name in columns] + [table[light]] for table in of_seeds]
+    return over_seeds(lambda first, *more: (first - sum(more[:-1])) / more[-1], of, level)
 
 
 def worst_events(inputs: Mapping[str, StageInput], roles: list[str], trivial: Measures) -> list[Measures]:
@@ -176,7 +181,7 @@ def require_fit(role: str, inputs: Mapping[str, StageInput], made: stages.Shower
     return told
 
 
-def require_judged(inputs: Mapping[str, StageInput]) -> tuple[dict[str, Measures], dict[str, dict[str, np.ndarray]]]:
+def require_judged(inputs: Mapping[str, StageInput]) -> tuple[dict[str, Measures], Errors]:
     """The measures of each network that fills in, and its errors by event, from which they follow."""
     given, told = inputs["judged"], stages.JudgeResult.read(inputs["judged"])
     for name, key, digest in (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -64,8 +63,7 @@ def require_records(
     """The error of each matrix of both splits, each there once; the errors in the result follow from them."""
     file = given.path / "records.parquet"
     rows = [(row["split"], row["matrix"], row["mse"]) for row in read_records(file)]
-    matrices = {split: getattr(fixed, split).matrices for split in SPLITS}
-    required = (key for split, count in matrices.items() for key in product([split], range(count)))
+    required = ((split, matrix) for split in SPLITS for matrix in range(getattr(fixed, split).matrices))
     found = ((split, matrix) for split, matrix, _ in rows)
     require_each_once(f"the records of {what} hold each matrix of both splits once", found, required, f" in {file}")
     for split in SPLITS:

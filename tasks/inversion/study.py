@@ -82,13 +82,9 @@ class Study(StudyBase):
         return self
 
     @model_validator(mode="after")
-    def _budget_is_in_steps(self) -> Study:
+    def _budget_and_batch_fit_the_arms(self) -> Study:
         if self.budget.steps is None:
             raise ValueError("budget.epochs has no meaning where no matrix comes twice: give budget.steps")
-        return self
-
-    @model_validator(mode="after")
-    def _the_first_row_is_that_of_the_batch(self) -> Study:
         size, batch = self.execution.micro_batch_examples, self.budget.effective_batch_examples
         published = [arm.name for arm in self.arms if arm.uses_descent and arm.descent == "as-published"]
         if published and (size < batch or self.execution.fit_memory):
@@ -125,8 +121,8 @@ class Study(StudyBase):
         return [pair for pair in found if first[frozenset(pair)] is pair]
 
     def budget_of(self, arm: Arm) -> Budget:
-        given = {name: getattr(arm, name) for name in ("decay", "max_gradient_norm")}
-        return self.budget.model_copy(update={name: one for name, one in given.items() if one is not None})
+        own = {"decay", "max_gradient_norm"}
+        return self.budget.model_copy(update=arm.model_dump(include=own, exclude_none=True))
 
 
 def cell_role(arm: str, seed: int) -> str:

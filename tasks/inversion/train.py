@@ -126,8 +126,7 @@ def descent_ways(network: torch.nn.Module, config: TrainConfig, diffusion: Diffu
 
 
 def _exact(batch: Batch) -> Batch:
-    exact = {name: getattr(batch, name).double() for name in ("x", "y", "noise", "contrast")}
-    return replace(batch, **exact)
+    return replace(batch, **{name: getattr(batch, name).double() for name in ("x", "y", "noise", "contrast")})
 
 
 def _records(run: StageRun, errors: dict[str, torch.Tensor]) -> str:

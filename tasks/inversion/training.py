@@ -7,7 +7,7 @@ matrices, times and noise, in the same order, and their difference is that of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -51,9 +51,6 @@ class Batch:
     random: torch.Tensor
     share: torch.Tensor
 
-    def to(self, where: torch.device) -> Batch:
-        return Batch(*(moved(getattr(self, one.name), where) for one in fields(self)))
-
 
 @dataclass(frozen=True)
 class Batches:
@@ -74,7 +71,7 @@ class Batches:
             require_apart(made.x, x, split)
         contrasts, of_random = strategy != "none", strategy in ("random", "mixed")
         times = uniform_at(self.seed, "time", epoch, indices)
-        batch = Batch(
+        batch = (
             made.x,
             made.y,
             (times * self.diffusion_steps).long().clamp(max=self.diffusion_steps - 1),
@@ -83,7 +80,7 @@ class Batches:
             normal_at(self.seed, "negative", epoch, indices, shape) if of_random else torch.empty(0),
             uniform_at(self.seed, "share", epoch, indices) if strategy == "mixed" else torch.empty(0),
         )
-        return batch.to(self.device)
+        return Batch(*(moved(part, self.device) for part in batch))
 
 
 def require_apart(trained: torch.Tensor, judged: torch.Tensor, split: str) -> None:
@@ -140,20 +137,18 @@ class Judge:
 
 def problem(config: TrainsEnergy, mining: Mining, data: StageInput, touch: Callable[[], None]) -> Problem:
     """A network of the configuration's seed, trained with negatives of `mining`."""
-    found = MatricesResult.read(data)
-    where = device(config.execution)
+    found, where, shape = MatricesResult.read(data), device(config.execution), config.network
     torch.manual_seed(config.seed)
-    shape = config.network
     mean, deviation = (torch.tensor(values) for values in (found.input_mean, found.input_deviation))
     network = EnergyNetwork(config.matrices.entries, shape.width, shape.diffusion_steps, mean, deviation).to(where)
-    diffusion = Diffusion.cosine(config.network.diffusion_steps, where)
+    judge = Judge.of(config, fixed_pairs(data, "validation"), "validation", touch)
     judged = {split: fixed_pairs(data, split).x for split in ("validation", "out_of_distribution")}
     return Problem(
         network,
         adamw(network, config.budget),
-        Batches(config.seed, config.matrices, config.network.diffusion_steps, where, mining, judged),
-        partial(losses, diffusion=diffusion, mining=mining),
-        Judge.of(config, fixed_pairs(data, "validation"), "validation", touch),
+        Batches(config.seed, config.matrices, shape.diffusion_steps, where, mining, judged),
+        partial(losses, diffusion=judge.diffusion, mining=mining),
+        judge,
         decides=MSE,
         trivial=found.validation.trivial.by_name,
         order=as_stored,
@@ -194,5 +189,5 @@ def negatives_of(network: nn.Module, batch: Batch, diffusion: Diffusion, mining:
 def mine(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Mining) -> Descended:
     """Adversarial negatives, still at their steps of the diffusion: from much noise down the energy."""
     start = diffusion.noised(batch.y, batch.t, mining.noise_scale * batch.contrast)
-    size, of = (mining.descent_steps, mining.step_scale), mining.descent
-    return descend(network, diffusion, batch.x, start, batch.t, *size, of)
+    how = (mining.descent_steps, mining.step_scale, mining.descent)
+    return descend(network, diffusion, batch.x, start, batch.t, *how)

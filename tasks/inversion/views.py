@@ -55,21 +55,15 @@ def mined(mining: Mining) -> str:
 
 
 def early_stop_table(results: FinalResults) -> Table:
+    rows = []
+    for stop in results.early_stops:
+        at, lost = f"{stop.step:,.0f}", f"{stop.error / stop.whole_error - 1:.2%}"
+        rows.append([stop.arm, stop.patience, at, number(stop.error), number(stop.whole_error), lost])
     return Table(
         "What each arm would have kept with a patience of so many validations, and the step at which it would have "
         "ended: means over seeds, by the validations of the trainings above.",
         ["arm", "patience", "ends at step", "error kept", "error of the whole", "lost"],
-        [
-            [
-                stop.arm,
-                stop.patience,
-                f"{stop.step:,.0f}",
-                number(stop.error),
-                number(stop.whole_error),
-                f"{stop.error / stop.whole_error - 1:.2%}",
-            ]
-            for stop in results.early_stops
-        ],
+        rows,
     )
 
 

@@ -8,28 +8,16 @@ from dataclasses import replace
 
 from tasks.attacks.answer import AT, CONTROLS, QUESTION, WAYS, Answered, comparisons
 from tasks.attacks.configuration import BUDGET_SHARES
-from tasks.attacks.matched import MatchedDifference
 from tasks.attacks.results import Findings, Trigger
 from tasks.findings.document import Section
-from tasks.findings.numbers import (
-    NATS,
-    RATE,
-    SHARE,
-    p_value,
-    percent,
-    perplexity,
-    rate_points,
-    smallest,
-    span,
-    value_and_span,
-)
+from tasks.findings.numbers import NATS, RATE, SHARE, p_value, perplexity, rate_points, smallest, span, value_and_span
 from tasks.findings.statistics.power import POWER
 from tasks.findings.table import Quoted, Table
 from tasks.monotonic.arm import BASELINE, MONOTONIC
 from tasks.robustness.final_results import FinalResults
 
 LOSS, COUNT, TIMES = "{:.4f}".format, "{:,}".format, "{:.2f}".format
-COULD_SHOW = f"the smallest true difference that is shown with a chance of {percent(POWER)}"
+COULD_SHOW = f"the smallest true difference that is shown with a chance of {POWER:.0%}"
 
 
 def dead_marked(sections: Iterable[Section], dead: Collection[str]) -> list[Section]:
@@ -83,22 +71,14 @@ def liveness_table(results: FinalResults) -> Table:
     rows = []
     for name, arm in results.arms.items():
         ranks, moved = arm.sublayers.effective_rank.values(), arm.movement.constrained
-        rows.append(
-            [
-                name,
-                arm.start or "base",
-                arm.by,
-                NATS(arm.sublayers.rise_nats_per_token),
-                f"{arm.alive_share:.1%}",
-                f"{sum(ranks) / len(ranks):.1f}",
-                "-" if moved is None else f"{moved:.2%}",
-                "-" if arm.movement_ratio is None else TIMES(arm.movement_ratio),
-                f"{arm.constraint.share_of_zeros:.0%}" if arm.constraint else "-",
-                COUNT(arm.best_step),
-                f"{arm.budget['learning_rate']:g}",
-                results.run(f"train-{name}"),
-            ]
-        )
+        alive = [NATS(arm.sublayers.rise_nats_per_token), f"{arm.alive_share:.1%}", f"{sum(ranks) / len(ranks):.1f}"]
+        moves = [
+            "-" if moved is None else f"{moved:.2%}",
+            "-" if arm.movement_ratio is None else TIMES(arm.movement_ratio),
+            f"{arm.constraint.share_of_zeros:.0%}" if arm.constraint else "-",
+        ]
+        training = [COUNT(arm.best_step), f"{arm.budget['learning_rate']:g}"]
+        rows.append([name, arm.start or "base", arm.by, *alive, *moves, *training, results.run(f"train-{name}")])
     return Table(
         "What the constrained sublayers do on the validation split: what their replacement by their mean output adds "
         "to the loss (nats per token), as a share of the baseline's; effective rank of their outputs without what a "
@@ -119,17 +99,11 @@ def loss_tables(results: FinalResults) -> list[Table]:
         [name, perplexity(of.perplexity), LOSS(of.loss_nats_per_token), COUNT(of.tokens_scored), run]
         for name, of in results.models.items()
     ]
-    differences = [
-        [
-            f"{row.model} - {row.reference}",
-            NATS(row.difference_nats_per_token),
-            span(row.interval_nats_per_token, NATS),
-            p_value(row.p_value),
-            p_value(results.adjusted("test loss", row.model, row.reference)),
-            run,
-        ]
-        for row in results.differences
-    ]
+    differences = []
+    for row in results.differences:
+        difference = [NATS(row.difference_nats_per_token), span(row.interval_nats_per_token, NATS)]
+        tested = [*map(p_value, (row.p_value, results.adjusted("test loss", row.model, row.reference)))]
+        differences.append([f"{row.model} - {row.reference}", *difference, *tested, run])
     return [
         Table(
             "Loss of every model on the same tokens of the test split.",
@@ -166,23 +140,18 @@ def attack_tables(name: str, results: FinalResults) -> list[Table]:
 def _effect_table(results: FinalResults, findings: Findings) -> Table:
     level = f"{next(iter(findings.effects.values())).confidence_level:.0%}"
     by = "the trigger" if findings.one_for_all else "the flips of most texts"
+    rows = []
+    for model, effect in findings.effects.items():
+        losses = map(LOSS, (effect.clean_loss_nats_per_token, effect.attacked_loss_nats_per_token))
+        increase = value_and_span(effect.increase_nats_per_token, NATS)
+        increase += value_and_span(effect.relative_increase, SHARE)
+        rows.append([model, *losses, *increase, _found_for(findings.attacked_by[model]), results.run("transfer")])
     return Table(
         "The attack: clean loss of the whole texts in nats per token, its increase where nothing was written under "
         f"the strongest attack, also as a share of the clean loss; {level} intervals over sources. Attacked = clean + "
         f"increase. Last, the model that {by} was found for" + (", and how many." if not findings.one_for_all else "."),
         ["model", "clean", "attacked", "increase", "interval", "relative", "interval", "found for", "run"],
-        [
-            [
-                model,
-                LOSS(effect.clean_loss_nats_per_token),
-                LOSS(effect.attacked_loss_nats_per_token),
-                *value_and_span(effect.increase_nats_per_token, NATS),
-                *value_and_span(effect.relative_increase, SHARE),
-                _found_for(findings.attacked_by[model]),
-                results.run("transfer"),
-            ]
-            for model, effect in findings.effects.items()
-        ],
+        rows,
     )
 
 
@@ -194,6 +163,13 @@ def _found_for(texts: Mapping[str, int]) -> str:
 
 def _success_table(results: FinalResults, findings: Findings) -> Table:
     threshold = getattr(findings.attack, "success_relative_increase", 0.0)
+    rows = []
+    for model, effect in findings.effects.items():
+        rates = [*value_and_span(effect.success_rate, RATE), *value_and_span(effect.control_success_rate, RATE)]
+        excess, flips = value_and_span(effect.success_rate_minus_control, rate_points), findings.flips[model]
+        texts = map(COUNT, (flips.unchanged_documents, findings.round_trips_documents[model]))
+        clean, run = LOSS(effect.clean_loss_nats_per_token), results.run("transfer")
+        rows.append([model, clean, *rates, *excess, TIMES(flips.mean), *texts, run])
     return Table(
         f"Successes: texts whose loss per token the strongest attack raised by more than {threshold:.0%} of the clean "
         "loss that the model has on the whole text (its mean in the second column); excess is success - control, in "
@@ -203,20 +179,7 @@ def _success_table(results: FinalResults, findings: Findings) -> Table:
             *("model", "clean", "success", "interval", "control", "interval", "excess", "interval"),
             *("replaced", "unchanged", "read again", "run"),
         ],
-        [
-            [
-                model,
-                LOSS(effect.clean_loss_nats_per_token),
-                *value_and_span(effect.success_rate, RATE),
-                *value_and_span(effect.control_success_rate, RATE),
-                *value_and_span(effect.success_rate_minus_control, rate_points),
-                TIMES(findings.flips[model].mean),
-                COUNT(findings.flips[model].unchanged_documents),
-                COUNT(findings.round_trips_documents[model]),
-                results.run("transfer"),
-            ]
-            for model, effect in findings.effects.items()
-        ],
+        rows,
     )
 
 
@@ -224,16 +187,10 @@ def _search_table(name: str, results: FinalResults, findings: Findings) -> Table
     rows = []
     for model, effect in findings.effects.items():
         controls = (effect.control_increase_nats_per_token, effect.blind_increase_nats_per_token)
+        found = [NATS(increase.value) for increase in (*controls, *effect.budget_increases)]
+        found += value_and_span(effect.search_minus_blind_nats_per_token, NATS)
         rank = findings.rank_correlation[model]
-        rows.append(
-            [
-                model,
-                *(NATS(increase.value) for increase in (*controls, *effect.budget_increases)),
-                *value_and_span(effect.search_minus_blind_nats_per_token, NATS),
-                "-" if rank is None else f"{rank:+.2f}",
-                results.run(f"{name}-{model}"),
-            ]
-        )
+        rows.append([model, *found, "-" if rank is None else f"{rank:+.2f}", results.run(f"{name}-{model}")])
     return Table(
         "The search on each model alone, in nats per token, beside two controls: random tokens, and blind search at "
         "the same counted cost. What it found with shares of its budget, rounded up to whole steps; what the gradient "
@@ -289,9 +246,13 @@ def sampled(findings: Findings) -> str:
 
 
 def _equal_loss_table(results: FinalResults, findings: Findings) -> Table:
-    def between(row: MatchedDifference) -> str:
-        return " and ".join(row.between) if row.covered else f"beyond {row.between[0]}"
-
+    rows, run = [], results.run("transfer")
+    for row, alone in zip(findings.at_equal_loss, findings.at_equal_loss_alone, strict=True):
+        loss, increase = row.clean_loss_nats_per_token, findings.effects[row.model].increase_nats_per_token
+        between = " and ".join(row.between) if row.covered else f"beyond {row.between[0]}"
+        differences = value_and_span(row.increase_nats_per_token, NATS)
+        differences += value_and_span(alone.increase_nats_per_token, NATS)
+        rows.append([row.model, LOSS(loss), NATS(increase.value), between, *differences, run])
     return Table(
         "At equal clean loss: what the attack adds to each arm, less what it adds to the unconstrained model at the "
         "same clean loss, read off the line between two moments of its training (snapshots, base, baseline), in nats "
@@ -299,18 +260,7 @@ def _equal_loss_table(results: FinalResults, findings: Findings) -> Table:
         "model alone. Where the two disagree, the difference is one between searches. Every loss that this is made "
         "from stands in the run's records.",
         ["arm", "clean", "increase", "between", "difference", "interval", "own search", "interval", "run"],
-        [
-            [
-                row.model,
-                LOSS(row.clean_loss_nats_per_token),
-                NATS(findings.effects[row.model].increase_nats_per_token.value),
-                between(row),
-                *value_and_span(row.increase_nats_per_token, NATS),
-                *value_and_span(alone.increase_nats_per_token, NATS),
-                results.run("transfer"),
-            ]
-            for row, alone in zip(findings.at_equal_loss, findings.at_equal_loss_alone, strict=True)
-        ],
+        rows,
     )
 
 
@@ -343,17 +293,12 @@ def _trigger_table(results: FinalResults, findings: Findings) -> Table:
 
 
 def _restarts(trigger: Trigger) -> list[list[object]]:
-    kept = (Quoted(trigger.trigger_text), "yes" if trigger.trigger_round_trips else "no")
-    return [
-        [
-            number,
-            LOSS(trigger.search_loss_clean_nats_per_token),
-            LOSS(restart.search_loss_nats_per_token),
-            " ".join(map(str, restart.trigger_ids)),
-            *(kept if name == "uat" else ("-", "-")),
-        ]
-        for number, (name, restart) in enumerate(zip(trigger.named(), trigger.restarts, strict=True), 1)
-    ]
+    kept, rows = (Quoted(trigger.trigger_text), "yes" if trigger.trigger_round_trips else "no"), []
+    for number, (name, restart) in enumerate(zip(trigger.named(), trigger.restarts, strict=True), 1):
+        losses = map(LOSS, (trigger.search_loss_clean_nats_per_token, restart.search_loss_nats_per_token))
+        ids = " ".join(map(str, restart.trigger_ids))
+        rows.append([number, *losses, ids, *(kept if name == "uat" else ("-", "-"))])
+    return rows
 
 
 def order_tables(results: FinalResults) -> list[Table]:
@@ -393,16 +338,8 @@ def _steepest(falls: Sequence[float | None]) -> str:
 
 
 def split_table(results: FinalResults) -> Table:
-    return Table(
-        "The splits.",
-        ["split", "documents", "sources", "characters", "digest", "run"],
-        [
-            [
-                name,
-                *map(COUNT, (split.documents, split.sources, split.characters)),
-                split.digest[:12],
-                results.run("setup"),
-            ]
-            for name, split in results.text.items()
-        ],
-    )
+    rows = []
+    for name, split in results.text.items():
+        sizes = map(COUNT, (split.documents, split.sources, split.characters))
+        rows.append([name, *sizes, split.digest[:12], results.run("setup")])
+    return Table("The splits.", ["split", "documents", "sources", "characters", "digest", "run"], rows)

@@ -1,4 +1,5 @@
-"""Events of a detector as the training loop sees them: light normalised in one place, masks, losses."""
+"""Events of a detector as the training loop sees them: light normalised in one place, masks, losses, and what the
+sensors beside a hidden one say."""
 
 from __future__ import annotations
 
@@ -11,7 +12,6 @@ from torch.nn import functional
 
 from tasks.data.normaliser import Normaliser
 from tasks.sensors.events import SENTINEL, Events
-from tasks.sensors.masks import hide, near_mean
 from tasks.sensors.xenon import SENSORS, detector
 from tasks.training.draws import uniform_at
 from tasks.training.loader import moved
@@ -76,6 +76,25 @@ class Batches:
         for start in range(first, end, at_once):
             indices = np.arange(start, min(start + at_once, end))
             yield indices, self(indices, 0)
+
+
+def hide(draws: torch.Tensor, alive: torch.Tensor, ratio: float) -> torch.Tensor:
+    """Which sensors are hidden, bool [B, S]: of each event's live ones exactly the share `ratio`, rounded down, and at
+    least one. `draws` [B, S] are uniform; the lowest decide, and of equal ones the first."""
+    counts = (alive.sum(1, keepdim=True).double() * ratio).long().clamp(min=1)
+    order = torch.where(alive, draws, torch.inf).sort(stable=True, dim=1).indices
+    return torch.zeros_like(alive).scatter(1, order, torch.arange(alive.shape[1]) < counts)
+
+
+def near_mean(values: torch.Tensor, seen: torch.Tensor, near: torch.Tensor) -> torch.Tensor:
+    """The mean value of each sensor's seen neighbours [B, S]; of all that an event shows, where it has none.
+
+    `values` and `seen` (0 or 1) are [B, S], `near` the numbers of each sensor's neighbours [S, K], filled up with S.
+    """
+    values, seen = (functional.pad(of, (0, 1)) for of in (values * seen, seen))
+    count, total = seen[:, near].sum(-1), values[:, near].sum(-1)
+    everywhere = values.sum(1, keepdim=True) / seen.sum(1, keepdim=True)
+    return torch.where(count > 0, total / count.clamp(min=1), everywhere)
 
 
 def fill_losses(predicted: torch.Tensor, batch: Batch, beta: float) -> torch.Tensor:

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from tasks.sensors.batches import hide, near_mean
 from tasks.sensors.configuration import Network
 from tasks.sensors.events import Events
 from tasks.sensors.faces import Face, hexagonal
-from tasks.sensors.masks import hide, near_mean
 from tasks.sensors.networks import Filler, Regressor
 from tasks.sensors.pictures import event_map, unfolded
 from tasks.sensors.xenon import SENSORS, detector
