@@ -117,27 +117,18 @@ def worst_table(results: FinalResults) -> Table:
 
 
 def verdict(differences: list[Comparison]) -> str:
-    """Pretraining first, then what is filled in, bright and dim."""
+    """Pretraining first, then what is filled in, bright and dim. Help beats both: training without it, and for longer."""
     equal, longer, _, *filled = differences
-    words = ("filled in better", "filled in worse", "not shown to be filled in better")
-    parts = [
-        f"{light} sensors are {_word(row, *words)} than by their neighbours' mean"
-        for light, row in zip(LIGHT, filled, strict=True)
-    ]
-    return f"{_helps(equal, longer)}; {' and '.join(parts)}."
-
-
-def _helps(equal: Comparison, longer: Comparison) -> str:
-    """Help is what beats both: training without it, and training on for as long as it took."""
     if equal.better and longer.better:
         answer = "Yes: pretraining helps"
     elif longer.worse:
         answer = "No: pretraining harms" if equal.worse else "No: training from scratch for as long helps more"
     else:
         answer = "Not shown: that pretraining helps"
-    words = ("misses less than", "misses more than", "is not shown to miss less than")
-    against, than = _word(equal, *words), _word(longer, *words)
-    return f"{answer}: mae-init {against} scratch with its own budget, and {than} scratch with the pretraining's too"
+    words = ("filled in better", "filled in worse", "not shown to be filled in better")
+    bright, dim = (_word(row, *words) for row in filled)
+    sensors = f"hidden sensors are {bright}" if bright == dim else f"bright sensors are {bright}, dim ones {dim}"
+    return f"{answer}; {sensors} than by their neighbours' mean."
 
 
 def _word(row: Comparison, better: str, worse: str, undecided: str) -> str:

@@ -52,7 +52,8 @@ def why_not_shown(comparisons: Sequence[Comparison], min_seeds: int, words: Word
 def number_line(comparison: Comparison) -> str:
     """One comparison, and how sure it is."""
     if comparison.unlearned:
-        return f"{comparison.arm} not compared, as {' and '.join(comparison.unlearned)} is not shown to learn"
+        unlearned = f"{' and '.join(comparison.unlearned)} {'are' if len(comparison.unlearned) > 1 else 'is'}"
+        return f"{comparison.arm} - {comparison.reference}: not compared, as {unlearned} not shown to learn"
     interval = f"interval {span(comparison.interval, SIGNED)}" if comparison.interval else "no interval"
     percentage = f", {percent_of(comparison)}" if comparison.percent is not None else ""
     return (

@@ -116,7 +116,7 @@ def test_arms_that_differ_in_something_else_are_told_as_such_and_not_as_descents
 
 def test_an_arm_that_has_not_learned_is_compared_with_nothing() -> None:
     results = of(VALUES, learned=False)
-    assert "adversarial not compared, as adversarial and none is not shown to learn" in lead(results)
+    assert "adversarial - none: not compared, as adversarial and none are not shown to learn" in lead(results)
     table = arm_tables(results, "", results.arms, results.differences, {"zero": 3.0})[1].markdown()
     assert "not learned: adversarial and none" in table and "**worse**" not in table
     assert learning_caution(results) and not learning_caution(of(VALUES))
