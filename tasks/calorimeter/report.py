@@ -117,7 +117,7 @@ def worst_table(results: FinalResults) -> Table:
 
 
 def verdict(differences: list[Comparison]) -> str:
-    """Pretraining first, then what is filled in, bright and dim. Help beats both: training without it, and for longer."""
+    """Pretraining first, which helps where it beats training without it and for longer; then bright and dim sensors."""
     equal, longer, _, *filled = differences
     if equal.better and longer.better:
         answer = "Yes: pretraining helps"
