@@ -26,6 +26,11 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}? " if close else ""
 
 
+def install(extra: str) -> str:
+    """The command that installs what an extra of ours is for."""
+    return f"pip install --constraint constraints.txt --editable '.[{extra}]'"
+
+
 class BadInput(Exception):
     """The configuration or an input cannot be used: fails at once, exit code 2, never retried."""
 

@@ -21,9 +21,13 @@ import ratchet as r
 
 
 @r.stage()
-def train(run, seed: int, accumulate: int = 1, stream: bool = False, max_time: str = "", signals: list[int] = []):
+def train(
+    run, seed: int, accumulate: int = 1, stream: bool = False, max_time: str = "", signals: list[int] = [],
+    times: int = 1,
+):
     import os, torch
     from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
+    from lightning.pytorch.callbacks import ModelCheckpoint
     from safetensors.torch import save_file
     from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -79,13 +83,16 @@ def train(run, seed: int, accumulate: int = 1, stream: bool = False, max_time: s
     trainer = Trainer(
         accelerator="cpu", max_epochs=8, max_time=max_time or None, accumulate_grad_batches=accumulate,
         val_check_interval=4, check_val_every_n_epoch=None, log_every_n_steps=2, default_root_dir=run.scratch,
-        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[best := ModelCheckpoint(monitor="validation_loss", mode="max")],  # the first
+        enable_progress_bar=False, enable_model_summary=False,
     )
     network = Network()
-    r.train_lightning(run, trainer, network, datamodule=Data())
+    for _ in range(times):
+        r.train_lightning(run, trainer, network, datamodule=Data())
     with run.publish("model") as folder:
         save_file(network.state_dict(), folder / "model.safetensors")
-    return {"steps": trainer.global_step}
+    kept = torch.load(best.best_model_path, weights_only=True)["global_step"]
+    return {"steps": trainer.global_step, "best": best.best_model_score.item(), "best_step": kept}
 
 
 @r.study
@@ -143,9 +150,10 @@ def test_it_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_one(
 
 
 @pytest.mark.parametrize(
-    ("change", "code"), [("max_time=00:00:00:01", 1), ("signals=[2, 2]", 130), ("signals=[15]", 75)]
+    ("change", "code"), [("max_time=00:00:00:01", 1), ("signals=[2, 2]", 130), ("signals=[15]", 75), ("times=2", 2)]
 )
-def test_what_lightning_ends_early_is_not_finished(study: Study, tmp_path: Path, change: str, code: int) -> None:
-    """By its own clock; by a second Ctrl-C or a SIGTERM within a step, of which it makes exit codes of its own."""
+def test_what_ends_early_is_not_finished(study: Study, tmp_path: Path, change: str, code: int) -> None:
+    """By Lightning's own clock; by a second Ctrl-C or a SIGTERM within a step, of which it makes exit codes of its own;
+    by a second training, which would go on from the first one's checkpoints."""
     assert study.run(tmp_path, changes=(change,)) == code
     assert not [*tmp_path.glob("mine/*/*/COMPLETE.json")]

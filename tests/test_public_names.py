@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 import ratchet
+from storage.errors import BadInput
 from tests.conftest import REPOSITORY
 from tests.docs.pages import PAGES
 from tests.flows.test_cold_start import HEAVY
@@ -31,6 +32,12 @@ def test_each_name_is_there() -> None:
     assert not missing and {*ratchet.__all__} == {*dir(ratchet)}
     with pytest.raises(AttributeError, match="ratchet has no 'Stagee'; did you mean 'Stage'"):
         ratchet.Stagee  # noqa: B018
+
+
+@pytest.mark.skipif(bool(find_spec("lightning")), reason="lightning is installed")
+def test_a_name_of_an_extra_that_is_not_installed_says_how_to_install_it() -> None:
+    with pytest.raises(BadInput, match=r"No module named 'lightning': pip install .*'\.\[lightning\]'"):
+        ratchet.train_lightning  # noqa: B018
 
 
 def test_the_page_about_an_own_study_imports_nothing_else_of_ours() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deployments.views.curves import TRAINING, VALIDATION, read_rows, rows_of, trivial_of
-from storage.errors import BadInput
+from storage.errors import BadInput, install
 from storage.inside import inside
 from storage.run_directory import find_runs, read
 
@@ -140,8 +140,7 @@ class Sink:
             import_module(self.open.module)
         except ImportError:
             raise BadInput(
-                f"{self.open.__name__} is not installed here, which this command writes for: "
-                f"pip install --constraint constraints.txt --editable '.[{name}]'"
+                f"{self.open.__name__} is not installed here, which this command writes for: {install(name)}"
             ) from None
         if not find_runs(root):
             raise BadInput(f"there are no runs below {root}: give the folder of the run directories")

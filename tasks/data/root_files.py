@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from storage import external
-from storage.errors import BadInput
+from storage.errors import BadInput, install
 
 Part = tuple[str, int, dict[str, np.ndarray]]
 """The file, the number of the first event, and of each branch its numbers, fp32 [events, numbers]."""
@@ -28,10 +28,7 @@ def read_trees(
     try:
         import uproot
     except ImportError:
-        raise BadInput(
-            "ROOT files are read by uproot, which is not installed: pip install --constraint constraints.txt "
-            "--editable '.[root]'"
-        ) from None
+        raise BadInput(f"ROOT files are read by uproot, which is not installed: {install('root')}") from None
     for name in files:
         with external.opened(Path(name), digests[Path(name).name]) as opened:
             with _refused(f"{name} has no tree {tree!r}, or is no ROOT file"):

@@ -50,11 +50,10 @@ def run_command(
 ) -> None:
     """`StageRun.command`."""
     arguments = [sys.executable if part == "python" else str(part) for part in command]
-    own = (
-        ScratchCheckpoints(run.scratch, checkpoints, run.checkpoints, lambda: run.progress.step)
-        if checkpoints
-        else None
-    )
+    own = None
+    if checkpoints:
+        run.begin_training()
+        own = ScratchCheckpoints(run.scratch, checkpoints, run.checkpoints, lambda: run.progress.step)
     if own and (newest := own.newest()):
         arguments += [part.replace("{checkpoint}", str(newest)) for part in resume]
         run.log.info("goes on from %s, as it was at step %d", newest.name, own.step, extra=FOR_THE_TERMINAL)

@@ -131,6 +131,7 @@ class StageRun:
         self.progress = Progress(run.progress_file, self.log)
         self.outputs = ["stage.json", "result.json"]
         self._loops, self._place, self._resumed = 0, dict[str, int](), list[str]()
+        self._trained = False
         self._recorded: list[dict[str, Any]] | None = None
         self.take_over: Callable[[Any], None] = lambda problem: None
         """Called with the problem that is about to be trained; it may raise to take it: see `tasks.training.replay`."""
@@ -290,6 +291,15 @@ class StageRun:
             self, command, checkpoints=checkpoints, resume=resume, leaves=leaves, progress=progress,
             save_seconds=save_seconds,
         )  # fmt: skip
+
+    def begin_training(self) -> None:
+        """BadInput for a second training, or script with checkpoints: it would go on from those of the first."""
+        if self._trained:
+            raise BadInput(
+                "a second training would go on from the checkpoints of the first. A stage has one training: make each "
+                "a stage of its own"
+            )
+        self._trained = True
 
     def reached(self) -> list[int]:
         """The progress of the stage on disk: the steps made up to a checkpoint, and the number of record parts."""

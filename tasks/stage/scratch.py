@@ -123,6 +123,7 @@ class TrainerCheckpoints(ScratchCheckpoints):
         """`begin` is the one to go on from, or None. CheckFailed unless the `folder`, a `setting`, is `run.scratch`."""
         check = f"the {setting} of the Trainer is run.scratch"
         require_equal(check, str(Path(folder).absolute()), str(run.scratch.absolute()))
+        run.begin_training()
         super().__init__(run.scratch, pattern, run.checkpoints)
         self._rows, self.begin = run.metrics, self.newest()
         self._rows.cut_back(self.state.get("metrics"))

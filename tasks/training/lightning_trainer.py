@@ -11,15 +11,19 @@ from itertools import islice
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Timer
-from lightning.pytorch.loggers import Logger
 from torch.utils.data import DataLoader
 
-from storage.errors import require_equal
+from storage.errors import BadInput, install, require_equal
 from tasks.stage.generators import generator_numbers, generator_tensors, load_generators
 from tasks.stage.run import StageRun
 from tasks.stage.scratch import TrainerCheckpoints
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.callbacks import ModelCheckpoint, Timer
+    from lightning.pytorch.loggers import Logger
+except ImportError as error:
+    raise BadInput(f"train_lightning trains by lightning, and {error}: {install('lightning')}") from None
 
 
 def train_lightning(
@@ -48,6 +52,9 @@ def train_lightning(
         source.train_dataloader = lambda: _resumed(make())
     else:
         train_dataloaders = _resumed(train_dataloaders)
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:  # else a logger names it by the start,
+            callback.dirpath = str(run.scratch / "checkpoints")  # and of a folder of another name no best is known
     trainer.loggers = [*trainer.loggers, _Rows(run)]
     trainer.callbacks.insert(0, _Callback(run, own))  # before those that log: they do so again where it goes on
     try:

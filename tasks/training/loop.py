@@ -67,6 +67,7 @@ def train_to_the_end(
     run: StageRun, problem: Problem, schedule: Schedule, state: State, seed: int, execution: Execution
 ) -> None:
     """`train_problem` for a caller that needs `state.position` also when the training fails."""
+    run.begin_training()
     run.take_over(problem)
     require_usable_gate(schedule, problem)
     with run.watched(execution.stall_minutes):  # a disk can hang in the first read as in any later one

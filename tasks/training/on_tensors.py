@@ -89,8 +89,6 @@ def _require_usable(
     metrics: Collection[str],
     budget: Budget,
 ) -> None:
-    if "model" in run.outputs:
-        raise BadInput("train: the stage has a `model` already. A stage has one training: make each a stage of its own")
     if [part.shape[1:] for part in known] != [part.shape[1:] for part in unseen]:
         shapes = (", ".join(str([*part.shape]) for part in parts) for parts in (known, unseen))
         raise BadInput("train: data has shapes {}, and validate {}: an example is the same in both".format(*shapes))

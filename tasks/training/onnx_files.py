@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage import durable
 from storage.attempts import version_of
-from storage.errors import BadInput, require_equal
+from storage.errors import BadInput, install, require_equal
 from tasks.stage.result import Result
 
 if TYPE_CHECKING:  # a page's walk asks for versions, and does without these
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # a page's walk asks for versions, and does without these
     from onnx import ModelProto
 
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
-INSTALL = "pip install --constraint constraints.txt --editable '.[export]'"
+INSTALL = install("export")
 
 
 class OnnxFile(Result):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from storage.errors import BadInput
+from tasks.stage.run import StageRun
 from tasks.training.budget import Budget
 from tasks.training.loop import train_problem
 from tasks.training.on_tensors import train
@@ -18,6 +21,7 @@ from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
 from tasks.training.result import described
 from tasks.training.schedule import Schedule
+from tasks.training.transformers_trainer import train_transformers
 from tests.tasks.tiny import stage_run
 
 BUDGET = Budget(steps=12, effective_batch_examples=16, learning_rate=0.1)
@@ -99,12 +103,32 @@ def test_what_does_not_fit_is_told(tmp_path: Path, wrong: dict[str, Any], told: 
     assert not (tmp_path / "model").exists()
 
 
-def test_a_second_training_in_a_stage_is_refused(tmp_path: Path) -> None:
-    """Seen: it went on from the checkpoints of the first, and had its numbers."""
-    run = stage_run(tmp_path)
+def by_tensors(run: StageRun) -> None:
     train(run, model(), KNOWN, **GIVEN)
+
+
+def by_transformers(run: StageRun) -> None:
+    network = GPT2LMHeadModel(GPT2Config(vocab_size=3, n_positions=4, n_embd=4, n_layer=1, n_head=1))
+    arguments = TrainingArguments(run.scratch, max_steps=2, save_steps=1, use_cpu=True, disable_tqdm=True, report_to=[])
+    rows = [{"input_ids": torch.tensor([0, 1]), "labels": torch.tensor([0, 1])}]
+    train_transformers(run, Trainer(network, arguments, train_dataset=rows))
+
+
+def by_script(run: StageRun) -> None:
+    run.command("touch", "last.pt", checkpoints="last.pt")
+
+
+@pytest.mark.parametrize("first", [by_tensors, by_transformers, by_script])
+@pytest.mark.parametrize("second", [by_tensors, by_transformers, by_script])
+def test_a_second_training_in_a_stage_is_refused(
+    tmp_path: Path, first: Callable[[StageRun], None], second: Callable[[StageRun], None]
+) -> None:
+    """Seen: it went on from the checkpoints of the first, and had its numbers."""
+    first(run := stage_run(tmp_path))
+    kept = sorted(run.run.checkpoints.rglob("*"))
     with pytest.raises(BadInput, match="A stage has one training: make each a stage of its own"):
-        train(run, model(), KNOWN, **GIVEN)
+        second(run)
+    assert kept == sorted(run.run.checkpoints.rglob("*")) != []
 
 
 def test_a_module_that_works_in_place_leaves_the_data_as_they_are(tmp_path: Path) -> None:
