@@ -7,10 +7,9 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
+from tasks.language.configuration import Precision
 from tasks.stage.configuration import Configuration, scientific
 from tasks.stage.validation import require_at_most
-
-Precision = Literal["fp32", "tf32", "bf16"]
 
 BACKWARD_FORWARDS = 2
 """Forwards that a backward counts as: the rule for training. Here it takes less, as no weight has a gradient."""

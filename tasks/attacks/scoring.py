@@ -17,7 +17,8 @@ from torch import nn
 from transformers import DynamicCache
 
 from storage.errors import BadInput, CheckFailed
-from tasks.attacks.configuration import BACKWARD_FORWARDS, Precision
+from tasks.attacks.configuration import BACKWARD_FORWARDS
+from tasks.language.configuration import Precision
 from tasks.language.model import filled_up
 from tasks.stage.outcome import is_out_of_memory
 

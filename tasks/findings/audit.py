@@ -46,15 +46,20 @@ class Audited:
         self.numbers: Counter[str] = Counter()
         self.largest, self.largest_at = 0.0, "all are equal"
 
-    def compare(self, kind: str, where: str, recorded: float, computed: float, scale: float = 1.0) -> None:
-        """CheckFailed where the difference over `scale` is more than the tolerance, also where one is no number."""
+    def compare(
+        self, kind: str, where: str, recorded: float, computed: float, scale: float = 1.0, allowed: float = 0.0
+    ) -> None:
+        """CheckFailed where the difference over `scale` is more than the tolerance, also where one is no number.
+
+        Only what is beyond `allowed` counts, by which the recorded number is known to be rounded.
+        """
         self.numbers[kind] += 1
-        difference = abs(recorded - computed) / scale
+        difference = abs(recorded - computed) / scale - allowed
         if not difference <= self.tolerance:
             raise CheckFailed(
                 f"{where} is what the audit computes",
                 f"{recorded} in the records",
-                f"{computed} by {self.how}, give or take {self.tolerance:g} {self.unit}",
+                f"{computed} by {self.how}, give or take {self.tolerance + allowed:g} {self.unit}",
                 "What is kept was changed after it was computed, or was computed wrongly: find out which before any "
                 "number of this study is believed",
             )

@@ -15,7 +15,7 @@ from storage import durable
 from storage.errors import CheckFailed, require, require_each_once, require_equal, require_limit
 from storage.records import Rows
 from tasks.language import foreign
-from tasks.language.losses import summary
+from tasks.language.losses import compared_documents, rounded, summary
 from tasks.language.pairs import packed_pairs, packed_split, parted
 from tasks.language.result import EvaluateResult, SetupResult, SplitsProof, SplitSummary
 from tasks.language.splits import EVALUATION_SPLITS
@@ -110,7 +110,11 @@ def require_losses(what: str, rows: Rows) -> None:
 
 
 def require_evaluation(
-    found: EvaluateResult, rows: Rows, test: Mapping[str, Document], models: Collection[str]
+    found: EvaluateResult,
+    rows: Rows,
+    test: Mapping[str, Document],
+    models: Collection[str],
+    precision: str = "fp32",
 ) -> None:
     """Every model was scored on every token of every test document, and the result says what its records say.
 
@@ -125,5 +129,11 @@ def require_evaluation(
         scored = [(row["example_id"], row["source"], row["tokens_scored"]) for row in rows if row["model"] == name]
         require_each_once(f"evaluate scored {name} on every token of the test split", scored, required)
         require_equal(f"what evaluate says of {name} follows from its records", stated, summary(rows, name))
+    require_equal("evaluate computed in the precision of the study", found.precision, precision)
+    require_equal(f"what evaluate says of {precision} follows from its records", found.rounded, rounded(rows))
+    beside = compared_documents([*test]) if precision != "fp32" else set()
+    exact = [(row["model"], row["example_id"]) for row in rows if row.get("fp32_loss_sum_nats") is not None]
+    wanted = [(name, id_) for name in {*found.models} - {"unigram"} for id_ in beside]
+    require_each_once("evaluate has losses in fp32 beside those in another precision", exact, wanted)
     unknown = sorted({row["model"] for row in rows} - found.models.keys())
     require(not unknown, "evaluate's records are of its models", unknown, sorted(found.models))

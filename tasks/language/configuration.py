@@ -11,6 +11,8 @@ from tasks.stage.configuration import Configuration, LocalPath, execution, scien
 from tasks.training.budget import Budget
 from tasks.training.initial import identity
 
+Precision = Literal["fp32", "tf32", "bf16"]
+
 
 class PackageDocs(Configuration):
     """Docstrings of the standard library and of installed packages: real English prose, on every machine."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tasks.language.losses import ModelLoss
+from tasks.language.losses import ModelLoss, RoundedLoss
 from tasks.stage.result import Result
 from tasks.training.initial import InitialWeights
 
@@ -163,9 +163,11 @@ class BaseResult(Result):
 
 
 class EvaluateResult(Result):
-    """evaluate: the loss of every model on the test split."""
+    """evaluate: the loss of every model on the test split; `rounded` says what a `precision` but fp32 does to it."""
 
     split: str
     documents: int
     models: dict[str, ModelLoss]
+    precision: str = "fp32"
+    rounded: dict[str, RoundedLoss] = Field(default_factory=dict)
     records_digest: str

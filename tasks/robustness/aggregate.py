@@ -81,7 +81,8 @@ class Read:
         checks.require_order(order, records_of(stages["order"]), [BASE, *config.arms], config.constraint.variant)
         evaluation, evaluated = EvaluateResult.read(stages["evaluate"]), records_of(stages["evaluate"])
         test = text_checks.documents(stages["setup"], "test")
-        text_checks.require_evaluation(evaluation, evaluated, test, ["unigram", *config.attacked])
+        models, precision = ["unigram", *config.attacked], config.configuration.get("evaluation_precision", "fp32")
+        text_checks.require_evaluation(evaluation, evaluated, test, models, precision)
 
         attacks = ReadAttacks.of(stages, stages["setup"], config.attacked, config.uat, config.hotflip)
         return cls(text, base, arms, evaluation, evaluated, order, attacks)
@@ -106,6 +107,8 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
         primary=found,
         arms=arms,
         models=read.evaluation.models,
+        evaluation_precision=read.evaluation.precision,
+        rounded=read.evaluation.rounded,
         differences=differences,
         attacks=attacks,
         transfer=read.attacks.transfer,

@@ -1,7 +1,8 @@
 """audit: what the records say of every model, asked of `model/` again, by transformers' own forward.
 
 No engine of the stages before is used: one whole text goes through the network at a time, in fp32, without padding,
-batches or caches, and losses are read from the logits in float64.
+batches or caches, and losses are read from the logits in float64. Test losses in another precision may be away by what
+the documents were that have both; of these some are asked again too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from tasks.attacks.texts import round_trips, text_of, tokenizer_of
 from tasks.findings.audit import Audited, AuditResult, sample
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
-from tasks.language.result import BaseResult, SetupResult
+from tasks.language.losses import rounding_allowed
+from tasks.language.result import BaseResult, EvaluateResult, SetupResult
 from tasks.language.tokenizer import encode
 from tasks.monotonic.arm import BASE, MONOTONIC
 from tasks.monotonic.result import ArmResult, ConstrainResult
@@ -46,7 +48,9 @@ Stages = Mapping[str, StageInput]
 def audit(run: StageRun, config: AuditConfig, text: StageInput, **given: StageInput) -> AuditResult:
     """CheckFailed names the first number, or the first model, that is not what the records say."""
     where = device(config.execution)
-    audited = Audited(f"transformers' own forward in fp32 on {where.type}", "nats per token", AUDIT_TOLERANCE)
+    precision = EvaluateResult.read(given["evaluation"]).precision
+    but = f", beyond what {precision} rounds test losses by" if precision != "fp32" else ""
+    audited = Audited(f"transformers' own forward in fp32 on {where.type}{but}", "nats per token", AUDIT_TOLERANCE)
     drawn = Drawn.of(config, text, given)
     _require_weights(config, given)
     stated, blocks = stated_on_validation(config, given), Blocks(text.path / "text", "validation")
@@ -96,7 +100,8 @@ class Drawn:
     length: int
     tokens: dict[str, list[int]]
     """Document -> its tokens, whole."""
-    test: list[Row]
+    evaluated: list[Row]
+    test: set[str]
     uat: dict[str, tuple[UatResult, list[Row]]] = field(default_factory=dict)
     hotflip: dict[str, tuple[HotFlipResult, dict[str, Row]]] = field(default_factory=dict)
     """Model that was attacked -> document -> record."""
@@ -107,9 +112,10 @@ class Drawn:
         setup, tokenizer = SetupResult.read(text), tokenizer_of(text)
         tokens: dict[str, list[int]] = {}
 
-        def draw(split: str, what: str, first: int | None = None) -> set[str]:
-            """Ids of some documents of a split, or of its first ones."""
+        def draw(split: str, what: str, first: int | None = None, among: set[str] | None = None) -> set[str]:
+            """Ids of some documents of a split, or of its first ones, or of those `among` it."""
             rows = pq.read_table(text.path / "text" / f"{split}.parquet").to_pylist()[:first]
+            rows = [row for row in rows if among is None or row["example_id"] in among]
             rows = [rows[place] for place in sample(config.seed, what, len(rows), config.audit.examples)]
             ids = [row["example_id"] for row in rows]
             tokens.update(zip(ids, encode(tokenizer, [row["text"] for row in rows]), strict=True))
@@ -118,8 +124,11 @@ class Drawn:
         test, judged, searched = draw("test", "test"), draw(JUDGED, "uat"), draw(SEARCHED, "search")
         flipped = draw(JUDGED, "hotflip", config.hotflip.documents)
         wanted = {("uat", JUDGED): judged, ("uat", SEARCHED): searched, ("hotflip", JUDGED): flipped}
-        length, of_test = setup.packed["train"].sequence_length, _records(given["evaluation"], test)
-        found = cls(tokenizer, setup.end_of_text_id, length, tokens, of_test)
+        evaluated = [*read_records(given["evaluation"].path / "records.parquet")]
+        if exact := {row["example_id"] for row in evaluated if row.get("fp32_loss_sum_nats") is not None}:
+            test |= draw("test", "fp32", among=exact)
+        length = setup.packed["train"].sequence_length
+        found = cls(tokenizer, setup.end_of_text_id, length, tokens, evaluated, test)
         for name in config.attacked:
             uat, hotflip = given[f"uat-{name}"], given[f"hotflip-{name}"]
             rows = {row["example_id"]: row for row in _records(hotflip, flipped)}
@@ -140,10 +149,13 @@ Losses = Callable[[Sequence[int]], torch.Tensor]
 
 def _compare_test(audited: Audited, drawn: Drawn, name: str, total: Callable[[list[int]], float]) -> None:
     """`total` is the summed loss of a whole document, of token ids."""
-    for row in drawn.test:
-        if row["model"] == name:
-            computed = total(drawn.tokens[row["example_id"]])
-            _compare(audited, "test losses", f"evaluate, {name}", row, row["loss_sum_nats"], computed)
+    for row in drawn.evaluated:
+        if row["model"] == name and row["example_id"] in drawn.test:
+            computed, what = total(drawn.tokens[row["example_id"]]), f"evaluate, {name}"
+            allowed = rounding_allowed(drawn.evaluated, name, row["tokens_scored"])
+            _compare(audited, "test losses", what, row, row["loss_sum_nats"], computed, allowed)
+            if (exact := row.get("fp32_loss_sum_nats")) is not None:
+                _compare(audited, "test losses", f"{what} in fp32", row, exact, computed)
 
 
 def _in_windows(drawn: Drawn, losses: Losses, ids: list[int]) -> float:
@@ -209,8 +221,11 @@ def _compare_attacks(audited: Audited, drawn: Drawn, name: str, losses: Losses) 
         compare(row["clean_loss_sum_nats"], total(kind, row, flips=flips))
 
 
-def _compare(audited: Audited, kind: str, what: str, row: Row, recorded: float, computed: float) -> None:
-    audited.compare(kind, f"{what}, document {row['example_id'][:12]}", recorded, computed, row["tokens_scored"])
+def _compare(
+    audited: Audited, kind: str, what: str, row: Row, recorded: float, computed: float, allowed: float = 0.0
+) -> None:
+    what = f"{what}, document {row['example_id'][:12]}"
+    audited.compare(kind, what, recorded, computed, row["tokens_scored"], allowed)
 
 
 # ------------------------------------------------------------------------------------------- what model/ is

@@ -15,7 +15,7 @@ from tasks.findings.provenance import Provenance, run_name
 from tasks.findings.statistics.resampling import Estimate
 from tasks.findings.statistics.seeds import MeanOverSeeds, OverSeeds
 from tasks.findings.sweep.results import SweepResults
-from tasks.language.losses import LossDifference, ModelLoss
+from tasks.language.losses import LossDifference, ModelLoss, RoundedLoss
 from tasks.language.result import SplitSummary, TrainedCheck
 from tasks.monotonic.result import ArmFacts, OrderResult
 from tasks.stage.result import Result
@@ -49,6 +49,8 @@ class FinalResults(Result):
     primary: PrimaryAnswer
     arms: dict[str, ArmFacts]
     models: dict[str, ModelLoss]
+    evaluation_precision: str = "fp32"
+    rounded: dict[str, RoundedLoss] = Field(default_factory=dict)
     differences: list[LossDifference]
     attacks: dict[str, Findings]
     transfer: TransferResult

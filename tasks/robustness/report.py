@@ -31,6 +31,7 @@ def report(results: FinalResults, drawn: Mapping[str, Figure], attacked: Mapping
             *words.worse_than_frequencies(results),
             *words.masked(attacks),
             *words.unconverged(attacks),
+            *words.rounded(results),
             *words.could_be_seen(results.primary, added),
             *words.cautions(results),
         ],

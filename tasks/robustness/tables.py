@@ -116,7 +116,26 @@ def loss_tables(results: FinalResults) -> list[Table]:
             ["difference", "nats per token", f"{level:.0%} interval", "p", "adjusted", "run"],
             differences,
         ),
+        *([_rounding_table(results)] if results.rounded else []),
     ]
+
+
+def _rounding_table(results: FinalResults) -> Table:
+    return Table(
+        f"These losses are in {results.evaluation_precision}. What that does to them: loss less that in fp32, in nats "
+        "per token, on the same documents of every model; mean, and the largest of a document, without its sign.",
+        ["model", "precision", "mean", "largest", "documents", "run"],
+        [
+            [
+                name,
+                results.evaluation_precision,
+                *map("{:.1e}".format, (of.mean_nats_per_token, of.largest_nats_per_token)),
+                COUNT(of.documents),
+                results.run("evaluate"),
+            ]
+            for name, of in results.rounded.items()
+        ],
+    )
 
 
 def _adjusted(results: FinalResults) -> str:

@@ -276,6 +276,22 @@ def could_be_seen(found: PrimaryAnswer, added: float) -> Iterable[str]:
         )
 
 
+def rounded(results: FinalResults) -> list[str]:
+    """Which differences of the test loss are too near to nothing for the precision of the losses."""
+    means = {name: abs(of.mean_nats_per_token) for name, of in results.rounded.items()}
+    near = [
+        f"{row.model} - {row.reference} ({moved:.1e})"
+        for row in results.differences
+        if means and (moved := means[row.model] + means[row.reference]) >= min(map(abs, row.interval_nats_per_token))
+    ]
+    if not near:
+        return []
+    return [
+        f"**Test losses in {results.evaluation_precision} do not decide {', '.join(near)}:** it may move each by so "
+        "many nats per token, and an end of its interval is as near to 0. In fp32 they would be decided."
+    ]
+
+
 def cautions(results: FinalResults) -> list[str]:
     """Weights that hardly moved, and numerics that were not the same throughout."""
     ratios = {name: arm.movement_ratio for name, arm in results.arms.items() if arm.movement_ratio is not None}

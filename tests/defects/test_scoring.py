@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.language.evaluation import document_losses
 from tasks.language.losses import paired_difference, summary
 from tasks.language.windows import rolling_windows
-from tasks.robustness.evaluate import document_losses
 from tests.tasks.tiny import tiny_model
 
 
