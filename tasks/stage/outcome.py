@@ -95,8 +95,8 @@ class EndState:
 
 END_STATES = {
     "finished": EndState(COMPLETED, "Completed", "finished"),
-    "out_of_time": EndState(AWAITING_RETRY, "AwaitingRetry", "unfinished"),
-    "sigterm": EndState(AWAITING_RETRY, "AwaitingRetry", "unfinished"),
+    "out_of_time": EndState(AWAITING_RETRY, "AwaitingRetry", "stopped at its limit"),
+    "sigterm": EndState(AWAITING_RETRY, "AwaitingRetry", "stopped by SIGTERM"),
     "interrupted": EndState(CANCELLED, "Cancelled", "interrupted"),
     "check_failed": EndState(FAILED, "Failed", "check failed"),
     "not_learning": EndState(FAILED, "Failed", "not learning"),

@@ -125,6 +125,7 @@ class StopRequest:
         self._asked_at: float | None = None
         self.longest_seconds = 0.0
         self.save_seconds = 0.0
+        self._granted_seconds = 0.0
         self._began = float(os.environ.get(BEGAN) or 0)
         self.start_seconds = 0.0
         """The time from the start of the job to the first safe point; zero before, and outside of a job."""
@@ -134,7 +135,14 @@ class StopRequest:
     @property
     def lead_seconds(self) -> float:
         """The measured time, with a margin, that an attempt needs to stop before its end."""
-        return LEAD_SECONDS + SAFETY * (self.longest_seconds + self.save_seconds)
+        return LEAD_SECONDS + SAFETY * (self.longest_seconds + self.save_seconds) + self._granted_seconds
+
+    def grant(self, seconds: float) -> float:
+        """Leaves this time before the deadline to a command, which is ended after it; at most a third of the job's."""
+        if self._deadline is not None:
+            seconds = min(seconds, max(0.0, self._deadline - (self._began or time.time())) / 3)
+        self._granted_seconds = max(self._granted_seconds, seconds)
+        return seconds
 
     @property
     def requested(self) -> bool:

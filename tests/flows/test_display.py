@@ -81,7 +81,7 @@ def test_end_states_are_shown_in_plain_words(tmp_path: Path) -> None:
     first, _ = page(tmp_path)
     first.run.path.mkdir(parents=True)
     durable.write_json(first.run.progress_file, {"step": 3, "total": 9, "unit": "steps", "eta_seconds": 9})
-    for end_state, words in (("out_of_time", "unfinished"), ("sigterm", "unfinished"), ("bad_input", "bad input")):
+    for end_state, words in (("out_of_time", "stopped at its limit"), ("bad_input", "bad input")):
         assert stands(first, end_state=end_state) == f"{words} in attempt 1, 3/9 steps"
 
 

@@ -61,8 +61,11 @@ def test_each_way_of_the_page_goes_on_over_jobs_that_end_before_it(alone: Alone,
             text = text.replace(line, longer)
         (alone.folder / name).write_text(text)
     page = load_page(str(alone.folder / "mine.py"))
-    limits = ["execution.resources.all.time_limit_minutes=3", "execution.resources.all.lead_seconds=60"]
-    changes = [f"script.path={alone.folder / 'train.py'}", *limits]
+    limits = {"all": (3, 60), "mine-script": (2, 30)}  # twice its minute to save would be all of the script's
+    changes = [f"script.path={alone.folder / 'train.py'}"]
+    for stage, (minutes, lead) in limits.items():
+        asked = f"execution.resources.{stage}"
+        changes += [f"{asked}.time_limit_minutes={minutes}", f"{asked}.lead_seconds={lead}"]
     begun = alone.begin("run", page.place, *(f"--set={change}" for change in changes), "--dispatch=slurm", how)
     if how == "--detach":
         assert begun.end()[0] == 75, begun.said()

@@ -162,7 +162,7 @@ def checkpoints_wait(step):
     assert handle.outcome.end_state == "finished"
     second = durable.read_json(handle.run.result_file)["log"]
     if checkpoints == "count-*":
-        assert "begins at 3 [" in second and "goes on from count-3, as it was at step 3" in second
+        assert "begins at 3 [" in second and "goes on from count-3, kept when step 3 was told" in second
     else:
         assert "no checkpoint last.json is kept: last.json changed again within 30 s" in first
         assert "begins anew: no attempt before left a whole checkpoint last.json" in second

@@ -15,8 +15,8 @@ from tasks.stage.outcome import END_STATES, PRECEDENCE, Follows, in_words, state
 # end state: exit code, name and type of the Prefect state where it ran, what follows on SLURM, in words
 DESIGN = {
     "finished": (0, "Completed", "COMPLETED", "Completed", "finished"),
-    "out_of_time": (75, "AwaitingRetry", "CANCELLED", "AwaitingRetry", "unfinished"),
-    "sigterm": (75, "AwaitingRetry", "CANCELLED", "AwaitingRetry", "unfinished"),
+    "out_of_time": (75, "AwaitingRetry", "CANCELLED", "AwaitingRetry", "stopped at its limit"),
+    "sigterm": (75, "AwaitingRetry", "CANCELLED", "AwaitingRetry", "stopped by SIGTERM"),
     "interrupted": (130, "Cancelled", "CANCELLED", "Cancelled", "interrupted"),
     "check_failed": (1, "Failed", "FAILED", "Failed", "check failed"),
     "not_learning": (1, "Failed", "FAILED", "Failed", "not learning"),

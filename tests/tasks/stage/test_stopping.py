@@ -134,6 +134,19 @@ def test_the_lead_time_grows_with_the_longest_way_between_two_safe_points_and_wi
     assert stop.lead_seconds == pytest.approx(at_first + 2 * 30.1, abs=0.1)
 
 
+def test_what_a_command_gets_to_save_leaves_it_two_thirds_of_a_short_job(monkeypatch):
+    """Twice a minute before the end of a job of two minutes a script was asked to stop as soon as it began."""
+    monkeypatch.setenv(BEGAN, str(time.time()))
+    monkeypatch.setenv(DEADLINE, str(time.time() + 120))
+    with StopRequest().listening() as stop:
+        assert stop.grant(60.0) == pytest.approx(40, abs=1) and not stop.requested
+        assert stop.lead_seconds == pytest.approx(10 + 40, abs=1)
+        assert stop.grant(5.0) == 5.0
+        stop._deadline = time.time() + 45
+        assert stop.requested
+    assert StopRequest().grant(60.0) == 60.0
+
+
 # ------------------------------------------------------------------------ a limit that is too short for the machine
 
 
