@@ -63,7 +63,7 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     rewritten = stage(REWRITE, stages.of_attacked(study, stages.RewriteConfig), text=text, **models, **searched)
     seen = {"text": text, "evaluation": evaluation, "rewritten": rewritten, **models, **searched}
     audit = stage(AUDIT, stages.of_attacked(study, stages.AuditConfig), **seen)
-    return stage(REPORT, stages.for_report(study), **seen, order=order, transfer=transfer, audit=audit)
+    return stage(REPORT, stages.ReportConfig.of(study), **seen, order=order, transfer=transfer, audit=audit)
 
 
 NUMBERS_OF_A_SWEEP = [

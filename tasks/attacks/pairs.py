@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from tasks.attacks.scoring import Text, Victim, finite
+from tasks.attacks.scoring import Scored, Text, Tokens, Victim, finite
 from tasks.language.model import filled_up, reference_losses, until_the_end, written_before
 from tasks.language.result import PackedPairs
 
@@ -28,24 +28,14 @@ class PairVictim(Victim):
     packed: PackedPairs = field(kw_only=True)
 
     def _losses(
-        self,
-        rows: Sequence[int],
-        prefixes: Sequence[Sequence[int]],
-        texts: Sequence[Sequence[int]],
-        scored: Sequence[torch.Tensor] | None,
+        self, rows: Sequence[int], prefixes: Tokens, texts: Tokens, scored: Scored | None
     ) -> Sequence[torch.Tensor]:
         read_BL, references_BS = self._read(rows, prefixes, texts), self._references(rows, texts)
         with self._searching():
             losses_BS = reference_losses(self.model, read_BL, references_BS, self.packed.end_of_text_id)
         return [own_S[: len(_reference(texts[row]))] for own_S, row in zip(finite(losses_BS), rows, strict=True)]
 
-    def _gradients(
-        self,
-        rows: Sequence[int],
-        prefixes: Sequence[Sequence[int]],
-        texts: Sequence[Sequence[int]],
-        scored: Sequence[torch.Tensor],
-    ) -> list[torch.Tensor]:
+    def _gradients(self, rows: Sequence[int], prefixes: Tokens, texts: Tokens, scored: Scored) -> list[torch.Tensor]:
         read_BL, references_BS = self._read(rows, prefixes, texts), self._references(rows, texts)
         embedded_BLD = self.embeddings_VD[read_BL].detach().requires_grad_()
         own, end = len(self.packed.prefix_ids), self.packed.end_of_text_id
@@ -65,15 +55,13 @@ class PairVictim(Victim):
         assert embedded_BLD.grad is not None
         return [own_LD[own:end] for own_LD, end in zip(embedded_BLD.grad, ends, strict=True)]
 
-    def _read(
-        self, rows: Sequence[int], prefixes: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
-    ) -> torch.Tensor:
+    def _read(self, rows: Sequence[int], prefixes: Tokens, texts: Tokens) -> torch.Tensor:
         """What the encoder reads, filled up on the right."""
         packed = self.packed
         read = [[*packed.prefix_ids, *prefixes[row], *texts[row], packed.end_of_text_id] for row in rows]
         return filled_up(read, packed.padding_id).to(self.device)
 
-    def _references(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> torch.Tensor:
+    def _references(self, rows: Sequence[int], texts: Tokens) -> torch.Tensor:
         references = [_reference(texts[row]) for row in rows]
         return filled_up(references, self.packed.padding_id).to(self.device)
 

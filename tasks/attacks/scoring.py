@@ -50,6 +50,12 @@ class Text(Sequence[int]):
         return self.tokens[place]
 
 
+Tokens = Sequence[Sequence[int]]
+"""Token ids of each sequence: of prefixes, or of texts."""
+Scored = Sequence[torch.Tensor]
+"""The tokens of each text that count, bool [tokens of the text]."""
+
+
 def targets(text: Sequence[int]) -> Sequence[int]:
     """The tokens whose loss counts: the reference of a pair, else the text's own."""
     return getattr(text, "reference", None) or text
@@ -95,18 +101,13 @@ class Victim:
         return replace(self, precision=precision, count=Count())
 
     @torch.no_grad()
-    def losses(
-        self,
-        prefixes: Sequence[Sequence[int]],
-        texts: Sequence[Sequence[int]],
-        scored: Sequence[torch.Tensor] | None = None,
-    ) -> list[torch.Tensor]:
+    def losses(self, prefixes: Tokens, texts: Tokens, scored: Scored | None = None) -> list[torch.Tensor]:
         """-log p of every scored token of each text behind its prefix, in nats, float64 [N of the text], on the CPU.
 
-        `scored` says which tokens of each text count, bool [tokens of the text]; None: all. What the model reads is
-        an end-of-text token, the prefix, the text. Nothing is ever cut: a sequence longer than the model's window is
-        a mistake of the caller. Padding stands on the right, which causal attention never reads, so a text's losses
-        depend on its batch only by rounding. CheckFailed for one that is not finite.
+        `scored`: None: all. What the model reads is an end-of-text token, the prefix, the text. Nothing is ever cut: a
+        sequence longer than the model's window is a mistake of the caller. Padding stands on the right, which causal
+        attention never reads, so a text's losses depend on its batch only by rounding. CheckFailed for one that is not
+        finite.
         """
 
         def of(rows: Sequence[int]) -> Sequence[torch.Tensor]:
@@ -116,11 +117,7 @@ class Victim:
         return self._in_batches(of, _lengths(prefixes, texts))
 
     def _losses(
-        self,
-        rows: Sequence[int],
-        prefixes: Sequence[Sequence[int]],
-        texts: Sequence[Sequence[int]],
-        scored: Sequence[torch.Tensor] | None,
+        self, rows: Sequence[int], prefixes: Tokens, texts: Tokens, scored: Scored | None
     ) -> Sequence[torch.Tensor]:
         """`losses` of one batch."""
         tokens_BL = self._read(rows, prefixes, texts)
@@ -130,9 +127,7 @@ class Victim:
         return finite(losses_N).split(wanted_BL.sum(1).tolist())
 
     @torch.no_grad()
-    def variant_losses(
-        self, text: Sequence[int], variants: Sequence[Sequence[int]], scored_L: torch.Tensor
-    ) -> list[torch.Tensor]:
+    def variant_losses(self, text: Sequence[int], variants: Tokens, scored_L: torch.Tensor) -> list[torch.Tensor]:
         """The same as `losses` of `variants`, which are of the length of `text` and begin as it does, but faster.
 
         Attention is causal: up to the first token that differs, a variant's hidden states, keys and values are those
@@ -163,15 +158,10 @@ class Victim:
         self.count.forward_sequences += len(variants)
         return self._in_batches(of, common, batch)
 
-    def gradients(
-        self,
-        prefixes: Sequence[Sequence[int]],
-        texts: Sequence[Sequence[int]],
-        scored: Sequence[torch.Tensor],
-    ) -> list[torch.Tensor]:
+    def gradients(self, prefixes: Tokens, texts: Tokens, scored: Scored) -> list[torch.Tensor]:
         """Gradient of the summed loss of each sequence with respect to its embeddings, fp32 [prefix + text, D].
 
-        `scored` says which tokens of each text count, bool [tokens of the text]. On the model's device.
+        On the model's device.
         """
 
         def of(rows: Sequence[int]) -> list[torch.Tensor]:
@@ -181,13 +171,7 @@ class Victim:
         self.count.backward_sequences += len(texts)
         return self._in_batches(of, _lengths(prefixes, texts))
 
-    def _gradients(
-        self,
-        rows: Sequence[int],
-        prefixes: Sequence[Sequence[int]],
-        texts: Sequence[Sequence[int]],
-        scored: Sequence[torch.Tensor],
-    ) -> list[torch.Tensor]:
+    def _gradients(self, rows: Sequence[int], prefixes: Tokens, texts: Tokens, scored: Scored) -> list[torch.Tensor]:
         """`gradients` of one batch."""
         tokens_BL = self._read(rows, prefixes, texts)
         wanted_BL = _wanted(tokens_BL, rows, prefixes, texts, scored)
@@ -231,9 +215,7 @@ class Victim:
             found |= zip(rows, halved_until_it_fits(of, rows), strict=True)
         return [found[row] for row in range(len(sizes))]
 
-    def _read(
-        self, rows: Sequence[int], prefixes: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
-    ) -> torch.Tensor:
+    def _read(self, rows: Sequence[int], prefixes: Tokens, texts: Tokens) -> torch.Tensor:
         """Input of the model for these sequences, filled up on the right."""
         sequences = [[self.end_of_text, *prefixes[row], *texts[row]] for row in rows]
         return filled_up(sequences, self.end_of_text).to(self.device)
@@ -269,11 +251,7 @@ def _head(model: nn.Module) -> nn.Linear | None:
 
 
 def _wanted(
-    tokens_BL: torch.Tensor,
-    rows: Sequence[int],
-    prefixes: Sequence[Sequence[int]],
-    texts: Sequence[Sequence[int]],
-    scored: Sequence[torch.Tensor] | None,
+    tokens_BL: torch.Tensor, rows: Sequence[int], prefixes: Tokens, texts: Tokens, scored: Scored | None
 ) -> torch.Tensor:
     """Which predictions are scored, bool [B, L - 1]: never one of a prefix or of the padding."""
     wanted_BL = torch.zeros(tokens_BL.shape[0], tokens_BL.shape[1] - 1, dtype=torch.bool)
@@ -290,7 +268,7 @@ def finite(losses_N: torch.Tensor) -> torch.Tensor:
     return losses_N.double().cpu()
 
 
-def _lengths(prefixes: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[int]:
+def _lengths(prefixes: Tokens, texts: Tokens) -> list[int]:
     return [len(prefix) + len(text) for prefix, text in zip(prefixes, texts, strict=True)]
 
 

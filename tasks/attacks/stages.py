@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
-from tasks.attacks.configuration import FlipAttack, TriggerAttack
+from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
 from tasks.attacks.study import AttackStudy
+from tasks.findings.configuration import Evaluation
 from tasks.language.stages import BaseConfig, OfLanguageStudy
 from tasks.language.study import LanguageExecution
 from tasks.monotonic.arm import ARMS, BASELINE, MONOTONIC
+from tasks.monotonic.configuration import Constraint
 from tasks.monotonic.stages import ConstrainConfig, OrderConfig, TrainConfig
-from tasks.stage.configuration import scientific
+from tasks.stage.configuration import execution, scientific
 from tasks.stage.numerics import Numerics
+from tasks.stage.study import StudyBase
 
 KEY_COLUMNS = ("model", "example_id")
 """The columns that identify a record: there is one for each model and document."""
@@ -60,6 +63,28 @@ class TransferConfig(OfAttackStudy):
     uat: TriggerAttack
     hotflip: FlipAttack
     execution: LanguageExecution
+
+
+class AttackReportConfig(OfAttackStudy):
+    """Configuration of a report on arms that were attacked."""
+
+    numerics: ClassVar = Numerics(torch=False)
+
+    arms: list[str] = scientific(description="The arms, in the order in which tables show them.")
+    attacked: list[str] = scientific(description="The attacked models, in the order in which tables show them.")
+    constraint: Constraint
+    uat: TriggerAttack
+    hotflip: FlipAttack
+    configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
+    evaluation: Evaluation
+    primary: Primary
+
+    @classmethod
+    def of(cls, study: StudyBase, /, **more: Any) -> Self:
+        assert isinstance(study, AttackStudy)
+        configuration = {"name": study.name, **study.scientific()}
+        own = {"arms": [*study.arms], "attacked": [*study.attacked()], "configuration": configuration}
+        return super().of(study, **own, **more)
 
 
 def for_base(study: AttackStudy, kind: type[BaseConfig] = BaseConfig) -> BaseConfig:

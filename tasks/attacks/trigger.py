@@ -19,7 +19,7 @@ import torch
 
 from tasks.attacks.candidates import Candidates, blind, blind_candidates, by_gradient, rank_correlation
 from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack, steps_after
-from tasks.attacks.scoring import Victim, replaced, targets
+from tasks.attacks.scoring import Tokens, Victim, replaced, targets
 from tasks.training.order import example_at
 
 START, CONTROL, DRAWS = 0, 1, 2
@@ -37,7 +37,7 @@ class TriggerSearch:
     def __init__(
         self,
         victim: Victim,
-        texts: Sequence[Sequence[int]],
+        texts: Tokens,
         usable_V: torch.Tensor,
         attack: TriggerAttack,
         seed: int,
@@ -167,7 +167,7 @@ class TriggerSearch:
         ]
 
 
-def mean_loss(victim: Victim, trigger: Sequence[int], texts: Sequence[Sequence[int]]) -> float:
+def mean_loss(victim: Victim, trigger: Sequence[int], texts: Tokens) -> float:
     """Mean loss of the texts' own tokens behind `trigger`, in nats per token."""
     return float(_sums(victim, [trigger] * len(texts), texts).sum() / sum(len(targets(text)) for text in texts))
 
@@ -185,6 +185,6 @@ def random_tokens(usable_V: torch.Tensor, count: int, seed: list[int]) -> list[i
     return np.random.default_rng(seed).choice(usable_V.nonzero().flatten().numpy(), size=count).tolist()
 
 
-def _sums(victim: Victim, prefixes: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> np.ndarray:
+def _sums(victim: Victim, prefixes: Tokens, texts: Tokens) -> np.ndarray:
     """Loss of each text behind its prefix, summed over its tokens, in nats."""
     return np.array([loss.sum().item() for loss in victim.losses(prefixes, texts)])

@@ -114,22 +114,14 @@ def _totals(attempts: Sequence[Attempt]) -> list[str]:
 
 
 def _stage_table(labels: Mapping[str, str], attempts: Mapping[str, Sequence[Attempt]]) -> Table:
-    rows = [
-        [
-            labels[name],
-            _date(of_run[0].started_at),
-            _date(of_run[-1].ended_at),
-            len(of_run),
-            _minutes(_seconds(of_run)),
-            _minutes(_cpu_seconds(of_run)),
-            _gigabytes(of_run),
-            ", ".join(dict.fromkeys(attempt.host for attempt in of_run)),
-            ", ".join(dict.fromkeys(attempt.device for attempt in of_run)),
-            name,
-        ]
-        for name, of_run in attempts.items()
-        if of_run
-    ]
+    rows = []
+    for name, of_run in attempts.items():
+        if of_run:
+            dates = [_date(of_run[0].started_at), _date(of_run[-1].ended_at)]
+            used = [_minutes(_seconds(of_run)), _minutes(_cpu_seconds(of_run)), _gigabytes(of_run)]
+            machines = zip(*((attempt.host, attempt.device) for attempt in of_run), strict=True)
+            where = [", ".join(dict.fromkeys(names)) for names in machines]
+            rows.append([labels[name], *dates, len(of_run), *used, *where, name])
     return Table(
         "Each stage: when its first attempt began and its last one ended, minutes of all attempts together and of the "
         "processors, the most memory that its process had by then in GB (not that of a GPU), and on what it ran.",
@@ -139,24 +131,15 @@ def _stage_table(labels: Mapping[str, str], attempts: Mapping[str, Sequence[Atte
 
 
 def _attempt_table(labels: Mapping[str, str], attempts: Mapping[str, Sequence[Attempt]]) -> Table:
+    rows = []
+    for name, of_run in attempts.items():
+        for one in of_run:
+            when = [_date(one.started_at), _minutes(one.seconds), one.end]
+            rows.append([labels[name], one.number, *when, one.host, one.device, one.job, name])
     return Table(
         "Each attempt: how it ended (one that was killed, at its last sign of life), and its job on SLURM.",
         ["stage", "attempt", "began", "minutes", "ended", "host", "device", "job", "run"],
-        [
-            [
-                labels[name],
-                attempt.number,
-                _date(attempt.started_at),
-                _minutes(attempt.seconds),
-                attempt.end,
-                attempt.host,
-                attempt.device,
-                attempt.job,
-                name,
-            ]
-            for name, of_run in attempts.items()
-            for attempt in of_run
-        ],
+        rows,
     )
 
 

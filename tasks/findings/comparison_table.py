@@ -100,22 +100,16 @@ def comparison_table(
 
 def test_table(tests: Mapping[tuple[str, str], Mapping[str, TTest]], confidence_level: float) -> Table:
     """Both t tests of every (arm, reference), with their numbers in full."""
+    rows = []
+    for pair, of_pair in tests.items():
+        for name, test in of_pair.items():
+            numbers = [f"{test.t:+.4g}", f"{test.degrees_of_freedom:.4g}", f"{test.p:.3g}"]
+            rows.append([*pair, name, *numbers, span(test.interval, SIGNED)])
     return Table(
         f"Both t tests, with their intervals ({percent(confidence_level)}), not adjusted: of the pairs (Student), and "
         "without pairs (Welch).",
         ["arm", "reference", "test", "t", "degrees of freedom", "p", "interval"],
-        [
-            [
-                *pair,
-                name,
-                f"{test.t:+.4g}",
-                f"{test.degrees_of_freedom:.4g}",
-                f"{test.p:.3g}",
-                span(test.interval, SIGNED),
-            ]
-            for pair, of_pair in tests.items()
-            for name, test in of_pair.items()
-        ],
+        rows,
     )
 
 

@@ -127,20 +127,16 @@ def provenance_section(run: StageRun, stages: Mapping[str, StageInput], dag: Dag
 def _stage_table(
     runs: Mapping[str, str], provenance: Mapping[str, Provenance], sources: Mapping[str, AttemptFacts]
 ) -> Table:
+    rows = []
+    for stage, directory in runs.items():
+        of, source = provenance[stage], sources[stage].source
+        commit, dirty = source.get("commit") or "unknown", source.get("dirty_digest") or "none"
+        place = Link(directory, f"{ROOT_OF_RUNS}/{directory}/")
+        rows.append([stage, place, of.stage_version, of.outputs_digest[:12], commit[:12], dirty[:12]])
     return Table(
         "Run directories below the root of all runs, and what the stages read and wrote.",
         ["stage", "run directory", "version", "outputs digest", "commit", "uncommitted changes"],
-        [
-            [
-                stage,
-                Link(directory, f"{ROOT_OF_RUNS}/{directory}/"),
-                provenance[stage].stage_version,
-                provenance[stage].outputs_digest[:12],
-                (sources[stage].source.get("commit") or "unknown")[:12],
-                (sources[stage].source.get("dirty_digest") or "none")[:12],
-            ]
-            for stage, directory in runs.items()
-        ],
+        rows,
         ids=[f"run-{run_name(directory)}" for directory in runs.values()],
     )
 

@@ -37,17 +37,13 @@ class TrainedCell(Result):
     @classmethod
     def of(cls, training: Mapping[str, Any], metric: str) -> Self:
         points, epochs = [[row["step"], row[metric]] for row in training["validations"]], training["gradients"]
+        shares = [epoch["gradient_steps_clipped_share"] for epoch in epochs]
         return cls(
             best_step=training["best_step"],
             last_step=training["steps"],
             last=points[-1][1],
             validations=points,
-            clipped_share=float(
-                np.average(
-                    [epoch["gradient_steps_clipped_share"] for epoch in epochs],
-                    weights=np.diff([0.0, *(epoch["epoch"] for epoch in epochs)]),
-                )
-            ),
+            clipped_share=float(np.average(shares, weights=np.diff([0.0, *(epoch["epoch"] for epoch in epochs)]))),
             largest_gradient_norm=max(float(epoch["gradient_norm_max"]) for epoch in epochs),
         )
 
@@ -149,26 +145,18 @@ def cell_table(
     results: ArmsResults, role: Callable[[str, int], str], form: Form, more: Mapping[str, Mapping[str, ArmMean]]
 ) -> Table:
     """A row for each training; `role`: how the page calls it, `more`: further columns, by arm."""
+    rows = []
+    for name, arm in results.arms.items():
+        for seed, cell in arm.cells.items():
+            errors = [form(arm.values[seed]), f"{cell.best_step:,}", form(cell.last), f"{cell.last_step:,}"]
+            errors += [form(by_arm[name].values[seed]) for by_arm in more.values()]
+            gradients = [f"{cell.clipped_share:.0%}", f"{cell.largest_gradient_norm:.3g}"]
+            rows.append([name, seed, *errors, *gradients, results.run_of(role(name, int(seed)))])
     return Table(
         "Every training: the error at its best step, whose weights are kept, and at its last; the share of its steps "
         "whose gradient was clipped, and the longest gradient.",
         ["arm", "seed", "best error", "at step", "last error", "at step", *more, "clipped", "longest", "run"],
-        [
-            [
-                name,
-                seed,
-                form(arm.values[seed]),
-                f"{cell.best_step:,}",
-                form(cell.last),
-                f"{cell.last_step:,}",
-                *(form(by_arm[name].values[seed]) for by_arm in more.values()),
-                f"{cell.clipped_share:.0%}",
-                f"{cell.largest_gradient_norm:.3g}",
-                results.run_of(role(name, int(seed))),
-            ]
-            for name, arm in results.arms.items()
-            for seed, cell in arm.cells.items()
-        ],
+        rows,
     )
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
-from tasks.findings.configuration import Audit, Evaluation
+from tasks.attacks.configuration import FlipAttack
+from tasks.attacks.stages import AttackReportConfig
+from tasks.findings.configuration import Audit
 from tasks.language.configuration import Precision, TrainedTokenizer
 from tasks.language.stages import TRAINING, SetupConfig
 from tasks.language.study import LanguageExecution
 from tasks.monotonic.arm import ARMS, BASE, MONOTONIC
-from tasks.monotonic.configuration import Constraint
 from tasks.robustness.study import Study
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.numerics import Numerics
@@ -65,21 +65,11 @@ class AuditConfig(OfStudy):
     audit: Audit
 
 
-class AggregateConfig(OfStudy):
+class AggregateConfig(AttackReportConfig):
     """aggregate: tables and report."""
-
-    numerics: ClassVar = Numerics(torch=False)
 
     study: str = execution(description="Name of the study, as shown in the table.")
     seed: int
-    arms: list[str] = scientific(description="The arms, in the order in which tables show them.")
-    attacked: list[str] = scientific(description="The attacked models, in the order in which tables show them.")
-    constraint: Constraint
-    uat: TriggerAttack
-    hotflip: FlipAttack
-    configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
-    evaluation: Evaluation
-    primary: Primary
 
     REMOVED: ClassVar = Study.REMOVED
 
@@ -100,10 +90,4 @@ def for_audit(study: Study) -> AuditConfig:
 
 
 def for_aggregate(study: Study) -> AggregateConfig:
-    return AggregateConfig.of(
-        study,
-        study=study.name,
-        arms=[*study.arms],
-        attacked=[*study.attacked()],
-        configuration={"name": study.name, **study.scientific()},
-    )
+    return AggregateConfig.of(study, study=study.name)

@@ -160,20 +160,13 @@ def _models(results: FinalResults) -> Table:
 
 
 def _layers(results: FinalResults) -> Table:
-    rows = [
-        [
-            name,
-            facts.start or "base",
-            NATS(facts.sublayers.rise_nats_per_token),
-            f"{facts.alive_share:.0%}",
-            ", ".join(f"{rank:.1f}" for rank in facts.sublayers.effective_rank.values()),
-            "dead" if facts.dead else "live",
-            results.order[name].verdict,
-            f"{results.order[name].worst_violation_found:.2g}",
-            results.run_of(name),
-        ]
-        for name, facts in results.arms.items()
-    ]
+    rows = []
+    for name, facts in results.arms.items():
+        rise = [NATS(facts.sublayers.rise_nats_per_token), f"{facts.alive_share:.0%}"]
+        ranks = ", ".join(f"{rank:.1f}" for rank in facts.sublayers.effective_rank.values())
+        order = [results.order[name].verdict, f"{results.order[name].worst_violation_found:.2g}"]
+        state = "dead" if facts.dead else "live"
+        rows.append([name, facts.start or "base", *rise, ranks, state, *order, results.run_of(name)])
     return Table(
         "What replacing the constrained sublayers by their mean output adds to the validation loss (nats per token), "
         f"as a share of the baseline's (below {ALIVE_SHARE:.0%}: dead); effective rank of the outputs of each (median "
@@ -213,16 +206,10 @@ def _compared(results: FinalResults, given: Answered) -> Table:
         for row in findings.differences
     ]
     ways = [(f"{what} ({kind})", row) for kind, what, row in comparisons(given) if kind == WAYS]
-    rows = [
-        [
-            what,
-            *value_and_span(row, NATS),
-            p_value(row.p_value) if row else "-",
-            smallest(row) if row else "-",
-            results.run_of("transfer"),
-        ]
-        for what, row in [*known, *ways]
-    ]
+    rows = []
+    for what, row in [*known, *ways]:
+        tested = [p_value(row.p_value), smallest(row)] if row else ["-", "-"]
+        rows.append([what, *value_and_span(row, NATS), *tested, results.run_of("transfer")])
     return Table(
         "Differences of that between models, and of the one that answers (the last rows: counted otherwise); p for one "
         "comparison (adjusted: final_results.json); the smallest true difference shown with a chance of 80 %.",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, TypeVar
 
-from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
-from tasks.findings.configuration import Audit, Evaluation
+from tasks.attacks.configuration import FlipAttack, TriggerAttack
+from tasks.attacks.stages import AttackReportConfig
+from tasks.findings.configuration import Audit
 from tasks.language.configuration import EncoderDecoder, TrainedTokenizer
 from tasks.language.stages import TRAINING, PairsConfig
 from tasks.language.study import LanguageExecution
-from tasks.monotonic.configuration import Constraint
-from tasks.stage.configuration import execution, scientific
+from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
 from tasks.summarisation.study import Decoding, Study
@@ -59,19 +59,8 @@ class AuditConfig(RewriteConfig):
     audit: Audit
 
 
-class ReportConfig(OfStudy):
+class ReportConfig(AttackReportConfig):
     """report: what the study found."""
-
-    numerics: ClassVar = Numerics(torch=False)
-
-    arms: list[str] = scientific(description="The arms, in the order in which tables show them.")
-    attacked: list[str] = scientific(description="The attacked models, in the order in which tables show them.")
-    constraint: Constraint
-    uat: TriggerAttack
-    hotflip: FlipAttack
-    configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
-    evaluation: Evaluation
-    primary: Primary
 
 
 def for_pairs(study: Study) -> PairsConfig:
@@ -85,8 +74,3 @@ def for_pairs(study: Study) -> PairsConfig:
 def of_attacked(study: Study, kind: type[Kind]) -> Kind:
     """The configuration of a stage that reads every attacked model."""
     return kind.of(study, models={name: "/".join(kept) for name, kept in study.attacked().items()})
-
-
-def for_report(study: Study) -> ReportConfig:
-    configured = {"name": study.name, **study.scientific()}
-    return ReportConfig.of(study, arms=[*study.arms], attacked=[*study.attacked()], configuration=configured)

@@ -75,6 +75,7 @@ EXECUTION_FIELDS = {
     "HotFlipConfig": "cell execution",
     "TransferConfig": "cell execution",
     "AuditConfig": "cell execution",
+    "AttackReportConfig": "cell execution configuration",
     "AggregateConfig": "cell execution study configuration",
 }
 SCIENTIFIC_FIELDS = {
@@ -136,6 +137,7 @@ SCIENTIFIC_FIELDS = {
     "HotFlipConfig": "model folder seed attack",
     "TransferConfig": "models uat hotflip",
     "AuditConfig": "models arms attacked starts hotflip seed audit",
+    "AttackReportConfig": "arms attacked constraint uat hotflip evaluation primary",
     "AggregateConfig": "seed arms attacked constraint uat hotflip evaluation primary",
 }
 

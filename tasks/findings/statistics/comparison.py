@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -118,17 +119,12 @@ def compare_together(
     see `require_comparable`.
     """
     of_tables = pairs if isinstance(pairs, Mapping) else dict.fromkeys(tables, pairs)
-    number = sum(map(len, of_tables.values()))
-    comparisons: dict[tuple[str, int], Comparison] = {}
+    number, rows = sum(map(len, of_tables.values())), []
     for name, values in tables.items():
         require_comparable(values, allow_equal, other_seeds)
-        for place, pair in enumerate(of_tables[name]):
-            comparisons[name, place] = _compare_pair(values, *pair, confidence_level, number, unlearned)
-    adjusted = holm({key: row.p for key, row in comparisons.items() if row.p is not None})
-    judged: dict[str, list[Comparison]] = {name: [] for name in tables}
-    for key, row in comparisons.items():
-        judged[key[0]].append(_judge(row, adjusted.get(key), confidence_level, min_seeds, higher_is_better))
-    return judged
+        rows += [_compare_pair(values, *pair, confidence_level, number, unlearned) for pair in of_tables[name]]
+    judged = iter(_judge(rows, confidence_level, min_seeds, higher_is_better))
+    return {name: list(islice(judged, len(of_tables[name]))) for name in tables}
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
@@ -206,7 +202,6 @@ def judge_unpaired(
 ) -> list[Comparison]:
     """The same comparisons by Welch's t alone, for arms whose seeds share nothing: p, interval, and what is shown."""
     tests = [t_tests(values, row.arm, row.reference, confidence_level).get("unpaired") for row in comparisons]
-    adjusted = holm({place: test.p for place, test in enumerate(tests) if test})
     among = 1 - (1 - confidence_level) / len(comparisons)
 
     def by(test: TTest | None) -> dict[str, object]:
@@ -217,10 +212,8 @@ def judge_unpaired(
         could = smallest_shown([(float(error), test.degrees_of_freedom)], among)
         return {"p": test.p, "interval": test.interval, "seeds_needed": None, "smallest_shown": could}
 
-    return [
-        _judge(row.model_copy(update=by(test)), adjusted.get(place), confidence_level, min_seeds, higher_is_better)
-        for place, (row, test) in enumerate(zip(comparisons, tests, strict=True))
-    ]
+    rows = [row.model_copy(update=by(test)) for row, test in zip(comparisons, tests, strict=True)]
+    return _judge(rows, confidence_level, min_seeds, higher_is_better)
 
 
 def judge_with_sources(
@@ -236,8 +229,7 @@ def judge_with_sources(
         return {"p": of.p_value, "interval": of.interval, "seeds_needed": None, "smallest_shown": could}
 
     rows = [row.model_copy(update=by(over[at]) if at in over else {}) for at, row in enumerate(comparisons)]
-    adjusted = holm({at: row.p for at, row in enumerate(rows) if row.p is not None})
-    return [_judge(row, adjusted.get(at), confidence_level, min_seeds, False) for at, row in enumerate(rows)]
+    return _judge(rows, confidence_level, min_seeds)
 
 
 def seeds_needed(mean: float, standard_deviation: float, confidence_level: float) -> int | None:
@@ -316,16 +308,14 @@ def _compare_pair(
 
 
 def _judge(
-    comparison: Comparison, adjusted: float | None, confidence_level: float, min_seeds: int, higher_is_better: bool
-) -> Comparison:
-    clear = adjusted is not None and adjusted <= 1 - confidence_level and comparison.seeds >= min_seeds
-    clear &= not comparison.unlearned
-    sign = 1 if higher_is_better else -1
-    return comparison.model_copy(
-        update={
-            "p_adjusted": adjusted,
-            "smallest_shown": comparison.smallest_shown if comparison.seeds >= min_seeds else None,
-            "better": clear and comparison.mean * sign > 0,
-            "worse": clear and comparison.mean * sign < 0,
-        }
-    )
+    rows: Sequence[Comparison], confidence_level: float, min_seeds: int, higher_is_better: bool = False
+) -> list[Comparison]:
+    """The same comparisons, corrected together by Holm, and which of them are shown."""
+    adjusted, judged = holm({place: row.p for place, row in enumerate(rows) if row.p is not None}), []
+    for place, row in enumerate(rows):
+        p, enough, gain = adjusted.get(place), row.seeds >= min_seeds, row.mean if higher_is_better else -row.mean
+        clear = p is not None and p <= 1 - confidence_level and enough and not row.unlearned
+        could = row.smallest_shown if enough else None
+        update = {"p_adjusted": p, "smallest_shown": could, "better": clear and gain > 0, "worse": clear and gain < 0}
+        judged.append(row.model_copy(update=update))
+    return judged
