@@ -30,6 +30,10 @@ class LockLost(Exception):
     """Another attempt took this run directory over; this one must not commit anything more."""
 
 
+class DirectoryGone(LockLost):
+    """The run directory was removed under the attempt that holds it, with all that was kept there."""
+
+
 class Identity(TypedDict, total=False):
     """A process as others can find it again; as a lock and an attempt's record keep it."""
 
@@ -89,7 +93,11 @@ class Lock:
 
     def check(self) -> None:
         """Raises LockLost unless this is still the highest lock; called before each commit."""
-        if (present := highest(self.directory)) != self.number:
+        if (present := highest(self.directory)) < self.number:
+            raise DirectoryGone(
+                f"{self.directory.parent} was removed, or its locks were, while this attempt worked in it"
+            )
+        if present > self.number:
             raise LockLost(f"{self.directory}: lock {self.number} was taken over by lock {present}")
 
     def remove_leftovers(self) -> None:

@@ -134,7 +134,7 @@ def _in_vain(work: StageRun, outcome: Outcome) -> Outcome:
 
 
 def _lost(lock: locks.Lock) -> locks.LockLost | None:
-    """The error of an attempt that was taken over, whatever it failed on first: another one works in its folder."""
+    """The error of an attempt whose folder is another one's by now, or gone, whatever it failed on first."""
     try:
         lock.check()
     except locks.LockLost as error:

@@ -12,6 +12,7 @@ Category = Literal[
     "bad input",
     "check failed",
     "crash",
+    "directory gone",
     "disk full",
     "no progress",
     "not learning",

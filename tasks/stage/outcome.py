@@ -172,6 +172,9 @@ def outcome_of(error: BaseException) -> Outcome:
             "Remove the cause that the attempts name, then start the stage yourself: it goes on from what is saved."
         )
         return diagnosed("no_progress", "no progress", str(error), advice)
+    if isinstance(error, locks.DirectoryGone):
+        advice = "What it held is lost, unless it was moved: put it back, or the same command begins the stage anew."
+        return diagnosed("crashed", "directory gone", str(error), advice)
     if isinstance(error, locks.LockLost):
         advice = "Nothing is lost: the other attempt goes on. See in attempts/ where it runs."
         return diagnosed("crashed", "taken over", str(error), advice)

@@ -163,6 +163,12 @@ def test_an_attempt_that_was_taken_over_commits_neither_output_nor_marker(tmp_pa
     assert not runs.temporaries(run.path)
 
 
+def test_an_attempt_whose_root_was_removed_is_told_so_and_not_that_another_goes_on(tmp_path):
+    outcome = toy.try_once(tmp_path / "runs", "loses_its_root")
+    assert outcome.exit_code == 1 and outcome.diagnosis.category == "directory gone"
+    assert str(toy.run_directory(tmp_path / "runs").path) in outcome.text and "is lost" in outcome.text
+
+
 def test_an_attempt_that_was_taken_over_leaves_the_new_holders_result_alone(tmp_path):
     toy.try_once(tmp_path, "is_taken_over_at_the_end")
     assert durable.read_json(toy.run_directory(tmp_path).result_file) == {"of": "the new holder"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -70,6 +71,12 @@ def is_taken_over_at_the_end(work: StageRun, config: ToyConfig) -> dict[str, Any
     (work.directory / "locks" / f"{work.lock.number + 1}.json").write_text("{}")
     work.run.result_file.write_text('{"of": "the new holder"}')
     return result
+
+
+def loses_its_root(work: StageRun, config: ToyConfig) -> dict[str, Any]:
+    """A person removes the root while it works; what it saves next finds no folder."""
+    shutil.rmtree(work.run.root)
+    return saves_a_checkpoint(work, config)
 
 
 def fails_its_check(work: StageRun, config: ToyConfig) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Follower:
         BadInput when the study's file is gone.
         """
         if not self._slurm.file.exists():
-            raise BadInput(study_file.CHANGED)
+            raise BadInput(study_file.GONE.format(self._slurm.file))
         self._slurm.walk.check_markers()
         if study_file.stopped(self._slurm.file).exists():
             if not self._slurm.handles[-1].finished:

@@ -41,6 +41,9 @@ CHANGED = (
     "nothing more is started: a stage, a package or a text that the study reads has changed since it was started. "
     "Start it again to go on with what is there now"
 )
+GONE = (
+    "nothing more is started: {} is gone, which a start of the study writes: the root, or this study in it, was removed"
+)
 
 
 def root_of(site: Site, root: str = "") -> Path:

@@ -127,6 +127,18 @@ def test_a_study_that_was_cancelled_is_followed_on_without_starting_anything(
     assert len(started) == 3, "a person started it again"
 
 
+def test_who_removes_the_root_of_a_study_that_is_followed_is_told_so(
+    tmp_path: Path, started: list[tuple[Any, ...]]
+) -> None:
+    slurm = SlurmStudy.at_site(TOY, toy_study("removed"))
+    follower = Follower(slurm)
+    follower.start()
+    shutil.rmtree(slurm.root)
+    with pytest.raises(BadInput, match=f"{slurm.file} is gone") as told:
+        follower.advance()
+    assert "changed" not in str(told.value)
+
+
 def test_a_start_that_was_broken_off_tells_the_next_try_what_it_had_begun(
     tmp_path: Path, started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
