@@ -113,8 +113,12 @@ def read_root(root: Path) -> Iterator[ListedStudy]:
                 work.append(ListedWork(path, "unreadable", f"this directory is not readable, because {error}"))
         work += _gone(root / study, finished)
         if not results:
-            under_way = {one.path.parts[-2] for one in work if one.state in ("running", "not finished")}
-            results += [one for one in _last(finished) if not under_way or one.run.stage in under_way]
+            begun = [one.path for one in work if one.state in ("running", "not finished")]
+            under_way = [(asked(read(path / "study.json")), path.parts[-2]) for path in begun]
+            for one in _last(finished):
+                setting = asked(read(one.run.study_file))
+                stages = [stage for other, stage in under_way if other == setting]
+                results += [one] if not stages or one.run.stage in stages else []
         results.sort(key=lambda result: result.ended_at)
         older = _superseded(results, lineages)
         present = [result for result in results if result.run not in older]

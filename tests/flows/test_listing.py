@@ -136,6 +136,9 @@ def test_a_study_whose_stages_name_nothing_to_read_is_listed_by_what_no_other_st
     assert lines[1].endswith("  double") and lines[2:] == ["    words 20", f"    {doubled.run.result_file}"]
     count.run.marker_file.unlink()
     assert str(doubled.run.result_file) not in listed(tmp_path, capsys), "under way: what comes last is not known"
+    for run, words in ((count.run, 11), (doubled.run, 10)):
+        durable.write_json(run.study_file, {"page": "p", "study": {"words": words}, "over": {}})
+    assert str(doubled.run.result_file) in listed(tmp_path, capsys), "what is under way is of another setting"
     root, counts = (
         tmp_path / "other",
         lambda study, stage: stage(COUNT, CountConfig(words=study.words, fails=study.fails)),
