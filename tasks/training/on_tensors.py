@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -46,8 +47,9 @@ def train(
 
     Each validation has the mean of `loss` over `validate` as `validation_loss`, and that of each of `metrics` by its
     name; `decides`, `higher` and `trivial` are those of a `Problem`. On return `model` has the weights of the best
-    step. BadInput, before the first step, for data that do not fit together, metrics that are not there, batch norm
-    over less than a batch, and a second training in a stage.
+    step. BadInput, before the first step, for data that are not finite or do not fit together, metrics that are not
+    there, batch norm over less than a batch, a loss that lays shapes against each other, and a second training in a
+    stage.
     """
     where = device(run.execution)
     known, unseen = _tensors("data", data), _tensors("validate", validate)
@@ -75,7 +77,12 @@ def train(
     )
     problem.require_names(judges)
     schedule = Schedule(budget, len(known[0]))
-    position = train_problem(run, problem, schedule, seed, run.execution)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "Using a target size")  # [B, 1] laid against [B] gives [B, B], and a mean
+            position = train_problem(run, problem, schedule, seed, run.execution)
+    except UserWarning as warning:
+        raise BadInput(f"train: {warning} An axis of length 1 goes by `model(rows).squeeze(1)`") from None
     with run.publish("model") as folder:
         save_model(model.eval(), str(folder / "model.safetensors"))
     return described(schedule, problem, position)
@@ -110,6 +117,12 @@ def _tensors(name: str, rows: Rows) -> list[torch.Tensor]:
     if len({part.shape[:1] for part in parts}) != 1 or not all(part.numel() for part in parts) or not parts[0].ndim:
         shapes = ", ".join(str([*part.shape]) for part in parts) or "none"
         raise BadInput(f"train: {name} has shapes {shapes}: each tensor has a row for each example, and there are some")
+    for number, part in enumerate(parts):
+        if not (finite := part.isfinite()).all():
+            row = finite.reshape(len(part), -1).all(1).int().argmin()
+            raise BadInput(
+                f"train: row {row} of tensor {number} of {name} is not finite: leave such rows out, or mend them"
+            )
     return parts
 
 

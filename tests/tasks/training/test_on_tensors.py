@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from storage.errors import BadInput
@@ -27,6 +27,7 @@ from tests.tasks.tiny import stage_run
 BUDGET = Budget(steps=12, effective_batch_examples=16, learning_rate=0.1)
 X = torch.randn(60, 5, generator=torch.Generator().manual_seed(1))
 Y = (X[:, 0] > X[:, 1]).long()
+WITH_NAN = Y.double().index_fill(0, torch.tensor([7, 30]), torch.nan)
 KNOWN, UNSEEN = (X[:40], Y[:40]), (X[40:], Y[40:])
 
 
@@ -84,6 +85,10 @@ def test_it_is_the_training_of_the_problem_by_hand(tmp_path: Path) -> None:
         ({"metrics": {"accuracy": lambda *_: 0.5}}, r"train: accuracy gave 0\.5 for 8 examples"),
         ({"data": (X, Y[:40])}, r"train: data has shapes \[60, 5\], \[40\]: each tensor has a row for each example"),
         ({"data": []}, "train: data has shapes none"),
+        ({"data": (X[:40], WITH_NAN[:40])}, "train: row 7 of tensor 1 of data is not finite"),
+        ({"validate": (X[40:] / 0, Y[40:])}, "train: row 0 of tensor 0 of validate is not finite"),
+        ({"loss": lambda m, x, y: mse_loss(m(x)[:, :1], y.float(), reduction="none").mean(1)},
+         r"\[8\]\)\) that is different to the input size \(torch.Size\(\[8, 1\]\).* `model\(rows\)\.squeeze\(1\)`"),
         ({"validate": UNSEEN[0]}, r"data has shapes \[40, 5\], \[40\], and validate \[20, 5\]: an example is the same"),
         ({"validate": (X[40:, :4], Y[40:])}, r"and validate \[20, 4\], \[20\]: an example is the same in both"),
         ({"metrics": {"validation_loss": right}}, "validation_loss is the mean of `loss`"),
