@@ -19,11 +19,12 @@ def cut(text: str, at_most: int = VALUE_SHOWN) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A hint at the most similar of `names`, such as "did you mean 'epochs'? "; empty where none is similar."""
+    """A hint at the most similar of `names`, such as "did you mean 'epochs'? "; empty where none is similar, or one is
+    the name itself."""
     import difflib  # slow to import, and needed for errors only
 
     close = difflib.get_close_matches(name, list(names), n=1)
-    return f"did you mean {close[0]!r}? " if close else ""
+    return f"did you mean {close[0]!r}? " if close and close[0] != name else ""
 
 
 def install(extra: str) -> str:

@@ -58,7 +58,8 @@ class Handle:
     def cell(self) -> Cell:
         """Difference from other calls of its stage: its configuration's `cell`, and what all its cells share."""
         first, *others = self.cells or [()]
-        shared = (part for part in first if all(part in other for other in others))
+        own = self.config.cell.split(", ")  # a stage that is a function may say there what a sweep varies
+        shared = (part for part in first if part not in own and all(part in other for other in others))
         return tuple(part for part in (self.config.cell, *shared) if part)
 
     @property

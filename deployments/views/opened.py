@@ -66,8 +66,8 @@ class OpenedStudy:
         """The finished stage of this name or run directory. BadInput where there is none, or several."""
         found = [one for one in self.runs if name in (one.run.stage, one.path.name)]
         if len(found) != 1:
-            names = ", ".join(f"{one.run.stage} {one.path.name}" for one in self.runs)
-            hint = did_you_mean(name, [one.run.stage for one in self.runs])
+            names = ", ".join(f"{one.run.stage} {one.path.name}" for one in found or self.runs)
+            hint = "name a run: " if found else did_you_mean(name, [one.run.stage for one in self.runs])
             raise BadInput(f"{self.listed.name} has {len(found) or 'no'} finished {name!r}; {hint}there are {names}")
         return found[0]
 

@@ -45,8 +45,8 @@ def why_not_shown(comparisons: Sequence[Comparison], min_seeds: int, words: Word
     seeds = min(comparison.seeds for comparison in comparisons)
     if seeds < min_seeds:
         number = f"{seeds} seeds are" if seeds > 1 else "one seed is"
-        return f"Not shown: {number} too few to call anything {' or '.join(words)}."
-    return f"Not shown: no difference over {seeds} seeds."
+        return f"No difference is shown: {number} too few to call anything {' or '.join(words)}."
+    return f"No difference is shown over {seeds} seeds."
 
 
 def number_line(comparison: Comparison) -> str:
@@ -63,18 +63,19 @@ def number_line(comparison: Comparison) -> str:
 
 
 def undecided_in_words(comparisons: Sequence[Comparison], min_seeds: int) -> list[str]:
-    """The differences that the seeds do not show, and the smallest ones that they could have."""
+    """The differences that the seeds do not show, how many would, and the smallest ones that these could have."""
     undecided = [row for row in comparisons if not row.better and not row.worse and not row.unlearned]
     if any(row.seeds < min_seeds for row in comparisons):
         return [f"Of fewer than {min_seeds} seeds nothing is called better, whatever the differences."]
-    often = f"a chance of {percent(POWER)}"
-    clauses = [
-        f"{row.arm} against {row.reference}"
-        + (f" ({row.smallest_shown:.3g} or more would be shown with {often})" if row.smallest_shown else "")
-        + (f", a difference like this needs {row.seeds_needed:,} seeds" if row.seeds_needed else "")
-        for row in undecided
-    ]
-    return [f"No difference is shown: {'; '.join(clauses)}."] if clauses else []
+    clauses = [f"{row.arm} against {row.reference}{_could(row)}" for row in undecided]
+    often = f", each with a chance of {percent(POWER)}" if any(map(_could, undecided)) else ""
+    return [f"No difference is shown: {'; '.join(clauses)}{often}."] if clauses else []
+
+
+def _could(row: Comparison) -> str:
+    needed = [f"{row.seeds_needed:,} seeds would show one like this"] if row.seeds_needed else []
+    least = [f"these would show {row.smallest_shown:.3g} or more"] if row.smallest_shown else []
+    return f" ({', '.join([*needed, *least])})" if needed or least else ""
 
 
 def answer_figure(

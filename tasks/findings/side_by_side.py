@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -95,14 +96,13 @@ def _document(
             f"Each {config.varied} counts as a repetition of its own: where they share examples, intervals are too "
             "narrow."
         )
-    options = f" --pair {config.varied}" * (config.varied != "seed") + " --higher-is-better" * higher
     return Document(
         config.question or f"{run.run.study}: {metric} of {', '.join(values)}",
         called(f"{shown[0].upper()}{shown[1:]}." if shown else why_not_shown(comparisons, MIN_PAIRS, words)),
         numbers=[called(f"{metric}: {number_line(comparison)}") for comparison in comparisons[:3]],
         answer=answer_figure({metric: comparisons}, caption, f"difference in {metric}"),
         not_shown=[called(limit) for limit in limits],
-        facts=[f"For other questions to the same numbers: `ratchet compare compared.csv{options}`."],
+        facts=[f"For other questions to the same numbers, in this folder: `{_command(config, values, higher)}`."],
         sections=[
             Section(
                 "The arms",
@@ -138,6 +138,18 @@ def _by_exchanges(comparisons: Sequence[Comparison], level: float) -> list[str]:
         f"p is by Student's t, which takes differences as normal; by exchanges, which do not, {shown.seeds} seeds give "
         f"no p below {p_value(min(1, least))}."
     ]
+
+
+def _command(config: ArmsConfig, values: Values, higher: bool) -> str:
+    """What compares these numbers as they are, also where arms do not pair or tie."""
+    each = [number for of_arm in values.values() for number in of_arm.values()]
+    options = {
+        f" --pair {shlex.quote(config.varied)}": config.varied != "seed",
+        " --higher-is-better": higher,
+        " --allow-equal": len({*each}) < len(each),
+        " --test unpaired": len({frozenset(of_arm) for of_arm in values.values()}) > 1,
+    }
+    return "ratchet compare compared.csv" + "".join(option for option, needed in options.items() if needed)
 
 
 def _csv(config: ArmsConfig, values: Values) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -234,6 +236,41 @@ def test_the_numbers_of_the_arms_are_read_by_ratchet_compare(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),  # the ridge has no fold
+        ("up?", "it?"),
+        ("0.0, 0.015][fold]", "0.0, -0.5][fold]"),  # both arms tie
+        ("fold: int, by: float = 0.5", "fold: int, lr: float, by: float = 0.5"),  # two keys vary
+    ],
+)
+def test_the_command_that_a_report_advises_runs_as_it_stands(
+    tmp_path: Path, old: str, new: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = BESIDE.replace(' | {"ridge": ridge()}', "").replace(old, new) if old else BESIDE
+    text = text.replace("fold=fold)", "fold=fold, lr=0.1 * fold)") if "lr" in new else text
+    run = reported(tmp_path, text=text)
+    monkeypatch.chdir(run)
+    (advised,) = re.findall(r"`(ratchet compare compared\.csv.*?)`", (run / "table.md").read_text())
+    assert command.ratchet(shlex.split(advised)[1:]) == 0, capsys.readouterr().err
+    assert "up" in capsys.readouterr().out
+
+
+def test_an_answer_that_shows_nothing_says_in_the_terminal_how_many_folds_would(
+    tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "beside.py").write_text(BESIDE.replace("(by + noise", "(by * noise"))
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        assert command.ratchet(["run", str(tmp_path / "beside.py"), "--root", str(tmp_path / "runs")]) == 0
+    shown = capsys.readouterr().out
+    assert "\nNo difference is shown over 5 folds.\n" in shown
+    (limit,) = [line for line in shown.splitlines() if line.startswith("  not shown: ")]
+    run = next(tmp_path.glob("runs/beside/report/*"))
+    (difference,) = durable.read_json(run / "final_results.json")["differences"]
+    assert f"up against down ({difference['seeds_needed']} folds would show one like this" in limit
+
+
+@pytest.mark.parametrize(
     ("folds", "told"),
     [
         (1, "With one seed no difference could have been seen"),
@@ -242,7 +279,7 @@ def test_the_numbers_of_the_arms_are_read_by_ratchet_compare(tmp_path: Path) -> 
 )
 def test_too_few_pairs_are_told_with_what_could_not_have_been_seen(tmp_path: Path, folds: int, told: str) -> None:
     result = durable.read_json(reported(tmp_path, f"folds={folds}") / "result.json")
-    assert result["answer"][0].startswith("Not shown") and "too few" in result["answer"][0]
+    assert result["answer"][0].startswith("No difference is shown: ") and "too few" in result["answer"][0]
     assert told in str(result["not_shown"])
 
 
@@ -309,6 +346,10 @@ def test_a_notebook_reads_the_finished_stages_as_a_table(tmp_path: Path) -> None
     assert run.result == {"accuracy": 0.3} and (run.path / "result.json").is_file() and run.metrics().empty
     with pytest.raises(BadInput, match="has no finished 'beside-rigde'; did you mean 'beside-ridge'"):
         study.run("beside-rigde")
+    with pytest.raises(
+        BadInput, match=r"has 6 finished 'beside-arm'; name a run: there are beside-arm \w{12}, beside-a"
+    ):
+        study.run("beside-arm")
     with pytest.raises(BadInput, match="there is no study 'besides'; did you mean 'beside'"):
         ratchet.open(tmp_path / "runs")["besides"]
 

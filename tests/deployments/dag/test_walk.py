@@ -99,6 +99,14 @@ def test_a_stage_is_named_by_what_all_its_cells_share(walk: Walk) -> None:
     assert walk.handles[4].label == "train (baseline, seed 2, documents 10)" and len(walk.handles) == 6
 
 
+def test_what_a_stage_says_of_itself_is_not_said_again_by_its_cell(walk: Walk) -> None:
+    """Seen: `fit (p 0.0, seed 1, p 0.0)`, in a sweep over a value that the stage's call gives too."""
+    with walk.cell("seed 1", "documents 10"):
+        text = walk(TEXT, TextConfig(documents=10, cell="documents 10"))
+        trained = walk(TRAIN, TrainConfig(seed=1, cell="dropout 0.1, seed 1"), text=text)
+    assert [text.label, trained.label] == ["text (documents 10, seed 1)", "train (dropout 0.1, seed 1, documents 10)"]
+
+
 def test_a_cell_that_changes_nothing_is_refused(walk: Walk) -> None:
     with walk.cell("cpu_threads 1"):
         page(walk, 1)

@@ -58,7 +58,7 @@ def test_each_arm_is_compared_with_the_first_by_pairs_corrected_together(tmp_pat
 
 @pytest.mark.parametrize(
     ("seeds", "said"),
-    [((1, 2), "Not shown: 2 seeds are too few to call anything lower or higher.")],
+    [((1, 2), "No difference is shown: 2 seeds are too few to call anything lower or higher.")],
 )
 def test_nothing_is_called_lower_by_too_few_seeds(tmp_path: Path, seeds: tuple[int, ...], said: str) -> None:
     found, _, result = swept(tmp_path, seeds)
