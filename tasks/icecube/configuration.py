@@ -7,8 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from storage import external
-from storage.errors import BadInput
 from tasks.stage.configuration import Configuration, LocalPath, execution, scientific
 from tasks.stage.validation import require_once
 
@@ -101,17 +99,10 @@ class Files(Configuration):
         return getattr(self, split).max_events
 
     def external_inputs(self) -> dict[str, Any]:
-        from tasks.icecube.events import files_of  # takes pyarrow
+        from tasks.icecube.events import manifest  # takes pyarrow
 
-        folder = Path(self.folder)
-        numbers = [number for split in ("train", "validation") for number in self.batches(split)]
-        files = files_of(folder, numbers)
-        if missing := [file for file in files if not file.is_file()]:
-            raise BadInput(
-                f"events.folder: there is no file {missing[0]} (of {len(files)} that are read, {len(missing)} are "
-                "missing): give the folder that holds train_meta.parquet, sensor_geometry.csv and train/"
-            )
-        return {"files": external.file_manifest([str(file) for file in files])}
+        advice = "give the folder that holds train_meta.parquet, sensor_geometry.csv and train/"
+        return {"files": manifest(Path(self.folder), self.train.numbers + self.validation.numbers, advice)}
 
 
 Events = Annotated[Generated | Files, Field(discriminator="source")]

@@ -10,12 +10,11 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 
-from storage import external
 from storage.errors import BadInput
 from storage.records import read_records
 from tasks.data.splits import require_disjoint
 from tasks.icecube.configuration import Generated, Split
-from tasks.icecube.events import META, EventFiles, batch_file, files_of, pulse_table, read_geometry, read_meta, values
+from tasks.icecube.events import META, EventFiles, batch_file, manifest, pulse_table, read_geometry, read_meta, values
 from tasks.icecube.generator import write_events
 from tasks.icecube.results import PulsesResult, SplitFacts
 from tasks.icecube.sound import require_sound
@@ -144,10 +143,7 @@ class Data:
 
 def _require_the_same(folder: Path, found: PulsesResult) -> None:
     """Digests are kept by path, size and time, so that only a file that changed since, or elsewhere, is read for it."""
-    files = files_of(folder, [*found.train.batches, *found.validation.batches])
-    if missing := [file for file in files if not file.is_file()]:
-        raise BadInput(f"there is no file {missing[0]}, which icecube-pulses has read: put it back")
-    now = external.file_manifest([str(file) for file in files])
+    now = manifest(folder, found.train.batches + found.validation.batches, "put back what icecube-pulses has read")
     if changed := sorted(name for name, digest in found.files.items() if now.get(name) != digest):
         raise BadInput(
             f"{changed[0]} in {folder} is not the file any more that icecube-pulses has read ({len(changed)} such "

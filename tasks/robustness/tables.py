@@ -121,20 +121,15 @@ def loss_tables(results: FinalResults) -> list[Table]:
 
 
 def _rounding_table(results: FinalResults) -> Table:
+    rows, run = [], results.run("evaluate")
+    for name, of in results.rounded.items():
+        rounding = map("{:.1e}".format, (of.mean_nats_per_token, of.largest_nats_per_token))
+        rows.append([name, results.evaluation_precision, *rounding, COUNT(of.documents), run])
     return Table(
         f"These losses are in {results.evaluation_precision}. What that does to them: loss less that in fp32, in nats "
         "per token, on the same documents of every model; mean, and the largest of a document, without its sign.",
         ["model", "precision", "mean", "largest", "documents", "run"],
-        [
-            [
-                name,
-                results.evaluation_precision,
-                *map("{:.1e}".format, (of.mean_nats_per_token, of.largest_nats_per_token)),
-                COUNT(of.documents),
-                results.run("evaluate"),
-            ]
-            for name, of in results.rounded.items()
-        ],
+        rows,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,11 @@ def test_what_a_trial_gives_reaches_its_stage():
             }
             assert config.budget == study.trial_budget.model_copy(update=changed)
     assert configs["trial-warm-up-1"].budget.warmup_ratio == 0.1
+
+
+def test_a_sweep_shows_the_numbers_that_the_page_names():
+    swept = replace(PAGE, over={"seed": [1, 2]}).walk(smoke("name=one"), Walk(Path("/nonexistent"), "one"))[-1]
+    assert swept.stage.name == "sweep" and swept.config.numbers == icecube.NUMBERS_OF_A_SWEEP
 
 
 def test_generated_splits_have_files_of_their_own():
