@@ -138,11 +138,11 @@ def test_walking_the_page_starts_neither_torch_nor_a_server(page: str) -> None:
 
 
 NEW_ROOM, NEW_REPORT, NEW_TESTS = 1_000, 250, 700
-CAPS = {"robustness": 2_320, "icecube": 2_760, "inversion": 1_980}
+CAPS = {"robustness": 2_310, "icecube": 2_760, "inversion": 1_980}
 """Lines of the rooms that are older than the budget of a new one: they only fall."""
 SUBJECT_CAPS = {"influence": 833, "sensors": 1_009}
 """Of subjects that began with one study; of influence 600 were asked."""
-SPINE_CAP, ALL_CAP = 28_294, 51_499
+SPINE_CAP, ALL_CAP = 28_294, 51_492
 """Lines of all but studies, pages and subjects, and of all: they only fall, but for a new study."""
 
 
