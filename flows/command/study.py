@@ -251,7 +251,7 @@ def _run_here(page: Page, study: Any, walk: Walk) -> int:
     if ended != outcome.COMPLETED:
         show(f"{ended.words}: {state.message}", style="bold red" if ended.condition else "yellow")
         goes_on = f"{ended.condition} the same command goes on".strip()
-        kept = "what is finished is kept, and " * any(handle.run.stage_file.exists() for handle in walk.handles)
+        kept = "what is finished is kept, and " * any((handle.run.path / "locks").exists() for handle in walk.handles)
         show(f"exit code {ended.exit_code}; {kept}{goes_on}", style="dim")
     return ended.exit_code
 
