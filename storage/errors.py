@@ -39,6 +39,14 @@ class BadInput(Exception):
         super().__init__(cut(message, MESSAGE_SHOWN))
 
 
+class NoSuchFile(BadInput):
+    """A file or folder that a key names is not there: `path`; the message says where nothing is, not which key."""
+
+    def __init__(self, path: str, message: str) -> None:
+        self.path = path
+        super().__init__(message)
+
+
 class CheckFailed(Exception):
     """A guard or a verification found a wrong value: exit code 1, outputs and checkpoints are kept.
 

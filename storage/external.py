@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from storage import durable, reading
-from storage.errors import BadInput
+from storage.errors import BadInput, NoSuchFile
 from storage.inside import parts
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
@@ -117,7 +117,7 @@ def local_files(name: str) -> list[tuple[str, Path]]:
         return [(path.name, path)]
     if not path.is_dir():
         fetched = ": `make assets` fetches it" if path.parent.name == "assets" else ""
-        raise BadInput(f"text.paths: there is no file or folder {path}{fetched}")
+        raise NoSuchFile(name, f"there is no file or folder {path}{fetched}")
     files = [
         (file.relative_to(path).as_posix(), file)
         for file in sorted(path.rglob("*"))

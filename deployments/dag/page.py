@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import logging
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
@@ -25,7 +26,7 @@ from deployments.dag import sweep
 from deployments.dag.sources import FLOWS, ROOMS, digest_of, page_names, parsed, require_usable, sources
 from deployments.dag.walk import Cell, Handle, Walk
 from storage import attempts
-from storage.errors import BadInput, did_you_mean
+from storage.errors import BadInput, NoSuchFile, did_you_mean
 from tasks.stage.run import Stage
 from tasks.stage.study import StudyBase
 from tasks.stage.validation import explain, said
@@ -96,7 +97,8 @@ class Page:
             else:
                 self.function(study, walk)
         except BadInput as error:
-            raise (BadInput(f"{self._line_of(error)}: {error}") if self.is_own else error) from None
+            beside = self._beside(error) if isinstance(error, NoSuchFile) else ""
+            raise (BadInput(f"{self._line_of(error)}: {error}{beside}") if self.is_own else error) from None
         except ValidationError as error:
             raise BadInput(f"{self._line_of(error)}: {explain(error)}") from None
         except Exception as error:
@@ -148,6 +150,16 @@ class Page:
             folder = self.file.parent
             digest = digest_of(sources([handle.stage.work.partition(":")[0]], folder), folder)
             handle.own_source = {"own_page": self.place, "own_digest": digest}
+
+    def _beside(self, missing: NoSuchFile) -> str:
+        """Where a missing file lies beside the page, what its name means."""
+        name = os.path.relpath(missing.path)
+        if not (self.file.parent / name).exists():
+            return ""
+        return (
+            ": a relative path is below the folder where the study is started, and "
+            f"{name} lies beside the study: start it in {self.file.parent}, or give the whole path"
+        )
 
     def _line_of(self, error: BaseException) -> str:
         return _line_of(error, self.file)

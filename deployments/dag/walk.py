@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from storage import markers
-from storage.errors import BadInput
+from storage.errors import BadInput, NoSuchFile
 from storage.inside import refuse_links
 from storage.permissions import close_to_others
 from storage.run_directory import RunDirectory, fingerprint
+from tasks.stage.configuration import key_of
 from tasks.stage.execution import Execution
 from tasks.stage.outcome import Outcome
 from tasks.stage.run import Stage, StageInput
@@ -155,7 +156,7 @@ class Walk:
             config = config.model_copy(update={"execution": self._execution})
         self._refuse_other_stage(stage)
         prints = {role: given.run.fingerprint for role, given in inputs.items()}
-        described = (config.scientific(), config.external_inputs(), prints)
+        described = (config.scientific(), _external_inputs(config), prints)
         print_ = fingerprint(stage.name, stage.version, *described)
         work = fingerprint(f"{stage.config.__module__}:{stage.config.__qualname__}", 0, *described)
         handle = Handle(
@@ -223,6 +224,15 @@ def _require_execution(stage: Stage, given: Execution) -> None:
             f"stage {stage.name} works as an {wanted.__name__} says, and the study has a {type(given).__name__}: give "
             f"the study `execution: {wanted.__name__}`, or the stage's configuration its own"
         )
+
+
+def _external_inputs(config: StageConfiguration) -> dict[str, Any]:
+    """Its inputs from outside. NoSuchFile names the key too."""
+    try:
+        return config.external_inputs()
+    except NoSuchFile as error:
+        key = key_of(config, error.path)
+        raise NoSuchFile(error.path, f"{key}: {error}" if key else str(error)) from None
 
 
 def _named(cell: Iterable[str], name: str = "") -> str:

@@ -133,6 +133,17 @@ class Configuration(BaseModel):
         return inputs
 
 
+def key_of(config: Configuration, value: object) -> str:
+    """The dotted key that has this value, alone or in a list; empty where none has."""
+    for name in type(config).model_fields:
+        held = getattr(config, name)
+        if held == value or (isinstance(held, list) and value in held):
+            return name
+        if isinstance(held, Configuration) and (inner := key_of(held, value)):
+            return f"{name}.{inner}"
+    return ""
+
+
 def scientific(default: Any = ..., *, description: str, added_later: bool = False, **limits: Any) -> Any:
     """A field that is part of the fingerprint."""
     extra: dict[str, Any] = {"class": "scientific", "added_later": added_later}

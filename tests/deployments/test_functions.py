@@ -176,6 +176,36 @@ def test_a_slip_in_the_name_of_a_file_is_told(
         assert command.ratchet(["run", slip]) == 2 and "did you mean 'which.py'?" in capsys.readouterr().err
 
 
+RUNS = """
+import ratchet as r
+
+@r.stage(needs="cpu", torch=False)
+def script(run, train: r.Script = r.Script(path="train.py"), more: int = 1):
+    run.command("python", train.path)
+
+@r.study
+def runs():
+    return script()
+"""
+
+
+def test_a_script_that_is_not_there_is_told_by_its_key_and_that_it_lies_beside_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A relative path is below the folder where the study is started."""
+    own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
+    own.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    (own / "runs.py").write_text(RUNS)
+    given = ["run", str(own / "runs.py"), "--dry-run", "--set", "train.path=train.py"]  # read once: the default is not
+    assert command.ratchet(given) == 2
+    told = capsys.readouterr().err
+    assert f"train.path: there is no file or folder {elsewhere}/train.py" in told and "beside" not in told
+    (own / "train.py").write_text("")
+    assert command.ratchet(given) == 2 and f"beside the study: start it in {own}" in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------------------------------- arms side by side
 
 BESIDE = '''
