@@ -56,7 +56,12 @@ def run_command(
         own = ScratchCheckpoints(run.scratch, checkpoints, run.checkpoints, lambda: run.progress.step)
     if own and (newest := own.newest()):
         arguments += [part.replace("{checkpoint}", str(newest)) for part in resume]
-        run.log.info("goes on from %s, kept when step %d was told", newest.name, own.step, extra=FOR_THE_TERMINAL)
+        run.log.info(
+            "goes on from %s, kept when step %d was told",
+            newest.relative_to(run.scratch),
+            own.step,
+            extra=FOR_THE_TERMINAL,
+        )
     elif own and run.lock.number > 1:
         run.log.warning(
             "begins anew: no attempt before left a whole checkpoint %s", checkpoints, extra=FOR_THE_TERMINAL

@@ -6,6 +6,7 @@ the digests of its files, which is made when it is whole, and kept as a checkpoi
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import os
 import re
@@ -34,8 +35,9 @@ COPIES = ".copies"
 class ScratchCheckpoints:
     """The files or folders in `folder` that match `pattern`, such as `checkpoint-*` or `last.pt`.
 
-    The last number in a name is its step. What has none is written over and over: each state of it is copied. The files
-    of one with a number get a second name, since whoever wrote them may remove the first when it writes a later one.
+    The first whole number in what the first `*` stands for is its step. Whoever wrote one may remove or write over it,
+    so it is copied; its files only get a second name where it has a step, nobody has written over it yet, and another
+    is kept.
     """
 
     def __init__(
@@ -58,45 +60,54 @@ class ScratchCheckpoints:
         self.step = saved.step if saved else 0
         newest, done = (self._folder / saved.state["scratch"], saved.step) if saved else (None, -1)
         for path in self._present() - {newest}:
-            if (step := _step(path)) is None or step > done:
+            if (step := self._step(path)) is None or step > done:
                 _remove(path)
         if newest is not None:
             self._copied, copy = done, newest
-            newest = self._folder / copy.name
-            _copy(copy, newest)
+            newest = self._folder.joinpath(*copy.relative_to(self._folder).parts[2:])
+            _copy(copy, newest, shutil.copyfile)
         self._listed = {path: _stamps(path) for path in self._present()}
         return newest
 
     def look(self, ended: bool = False) -> None:
         """Lists those in which nothing has changed for a while; all, where their writer `ended` by itself."""
         now, present = time.monotonic(), self._present()
-        latest = max((_step(path) or 0 for path in present), default=0)
-        for path in sorted(present, key=lambda path: (_step(path) or 0, path)):
+        latest = max((self._step(path) or 0 for path in present), default=0)
+        for path in sorted(present, key=lambda path: (self._step(path) or 0, _written_at(path), path)):
             stamps = _stamps(path)
             if self._listed.get(path) == stamps:
                 continue
             if self._changed.get(path, (None, 0.0))[0] != stamps:
                 self._changed[path] = (stamps, now)
-            whole = ended or 0 < (_step(path) or 0) < latest or now - self._changed[path][1] >= QUIET_SECONDS
+            whole = ended or 0 < (self._step(path) or 0) < latest or now - self._changed[path][1] >= QUIET_SECONDS
             if whole:
                 self.add(path)
 
     def add(self, path: Path, **state: Any) -> None:
         """Makes a checkpoint that is whole durable, and the list of its digests; of one that changes meanwhile none."""
-        stamps, step = _stamps(path), _step(path)
+        stamps, step = _stamps(path), self._step(path)
+        linked = step is not None and path not in self._listed and bool(self._copies().keys() - {step})
         if step is None:
             self._copied = step = max(self._copied + 1, self._done())
-        listed = self._folder / COPIES / str(step) / path.name
-        _copy(path, listed)
-        digests = {name: _digest(file) for name, file in _files(listed).items()}
-        if _stamps(path) == stamps:
-            name = listed.relative_to(self._folder).as_posix()
-            self._checkpoints.save(step, {}, state | {"scratch": name, "files": digests})
-            self._checkpoints.prune(LISTED)
-            self._listed[path] = stamps
-        copies = sorted((self._folder / COPIES).glob("*"), key=lambda copy: int(copy.name))
-        for copy in copies[:-LISTED]:
+        before = self._copies().get(step, [])
+        copy = self._folder / COPIES / f"{step}.{time.time_ns()}"
+        listed = copy / path.relative_to(self._folder)
+        try:
+            _copy(path, listed, _link if linked else shutil.copyfile)
+            digests = {name: _digest(file) for name, file in _files(listed).items()}
+        except OSError:
+            if _stamps(path) == stamps:
+                raise
+        if _stamps(path) != stamps:
             _remove(copy)
+            return
+        name = listed.relative_to(self._folder).as_posix()
+        self._checkpoints.save(step, {}, state | {"scratch": name, "files": digests})
+        self._checkpoints.prune(LISTED)
+        self._listed[path] = stamps
+        copies = self._copies()
+        for old in [*before, *(copy for step in sorted(copies)[:-LISTED] for copy in copies[step])]:
+            _remove(old)
 
     @property
     def unlisted(self) -> str:
@@ -113,7 +124,23 @@ class ScratchCheckpoints:
             raise ValueError(f"{path} is not what it was when it was whole")
 
     def _present(self) -> set[Path]:
-        return {path for path in self._folder.glob(self._pattern) if not path.is_symlink()}
+        found = {path for path in self._folder.glob(self._pattern) if not path.is_symlink()}
+        return {path for path in found if path.relative_to(self._folder).parts[0] != COPIES}
+
+    def _copies(self) -> dict[int, list[Path]]:
+        """The folders of copies by step."""
+        copies: dict[int, list[Path]] = {}
+        for folder in (self._folder / COPIES).glob("*"):
+            copies.setdefault(int(folder.name.partition(".")[0]), []).append(folder)
+        return copies
+
+    def _step(self, path: Path) -> int | None:
+        """None where there is none; the parts of `0.14` are no whole numbers."""
+        head, star, tail = self._pattern.partition("*")
+        pattern = f"{fnmatch.translate(head)[:-2]}(.*?){fnmatch.translate(tail)}"
+        found = re.match(pattern, path.relative_to(self._folder).as_posix()) if star else None
+        numbers = re.findall(r"\d+(?:\.\d+)*", found[1]) if found else []
+        return next((int(number) for number in numbers if number.isdigit()), None)
 
 
 class TrainerCheckpoints(ScratchCheckpoints):
@@ -133,22 +160,20 @@ class TrainerCheckpoints(ScratchCheckpoints):
         super().add(path, metrics=self._rows.position(), **state)
 
 
-def _step(path: Path) -> int | None:
-    """The last number in the name; None where there is none."""
-    numbers = re.findall(r"\d+", path.name)
-    return int(numbers[-1]) if numbers else None
-
-
-def _copy(path: Path, to: Path) -> None:
-    """Copies a checkpoint; of one whose name has a number each file is linked, where the disk knows that."""
+def _copy(path: Path, to: Path, each: Callable[[str | Path, str | Path], object]) -> None:
+    """Copies a checkpoint, `each` of its files so."""
     to.parent.mkdir(parents=True, exist_ok=True)
     if to.exists():
         _remove(to)
-    each = shutil.copyfile if _step(path) is None else _link
     shutil.copytree(path, to, copy_function=each) if path.is_dir() else each(path, to)
 
 
+def _written_at(path: Path) -> int:
+    return max((changed for _, _, changed in _stamps(path)), default=0)
+
+
 def _link(path: str | Path, to: str | Path) -> None:
+    """A second name for a file; a copy, where the disk knows none."""
     try:
         os.link(path, to)
     except OSError:

@@ -29,13 +29,14 @@ PATIENCE = 60.0
 
 COUNTS = """
 import json, os, signal, sys, time
-last, begin, wanted, name = "last.json", 0, int(sys.argv[1]), sys.argv[2]
+begin, wanted, name = 0, int(sys.argv[1]), sys.argv[2]
+os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
 if sys.argv[3:]:
     begin = json.load(open(sys.argv[3]))["step"]
-    print("begins at", begin, sorted(os.listdir(".")), open(last).read() if os.path.exists(last) else "")
+    print("begins at", begin, sorted(os.listdir(".")), open(name).read() if os.path.exists(name) else "")
 for step in range(begin + 1, wanted + 1):
     print("step", step, "of", wanted, end=sys.argv[4] if sys.argv[4:] else "\\n")
-    with open(name.replace("N", str(step)), "w") as file:
+    with open(name.replace("N", str(step)).replace("L", f"{1 / step:.4f}"), "w") as file:
         file.write('{"step": ')
         file.flush()
         {body}
@@ -55,7 +56,7 @@ class CountsConfig(StageConfiguration):
 
 
 def counts(run: StageRun, config: CountsConfig) -> dict[str, str]:
-    name = config.checkpoints.replace("*", "N")
+    name = config.checkpoints.replace("epoch*", "epochN_lossL").replace("net*", "net18").replace("*", "N")
     run.command(
         "python", config.script.path, config.steps, name, checkpoints=config.checkpoints, resume=["{checkpoint}"],
         leaves=[config.leaves], progress=r"step (\d+) of (\d+)", save_seconds=2.0,
@@ -104,11 +105,12 @@ def test_an_edited_script_is_another_run_and_one_elsewhere_is_not(tmp_path: Path
     assert names[0] == names[1] != names[2]
 
 
-@pytest.mark.parametrize("checkpoints", ["count-*", "last.json"])
+@pytest.mark.parametrize("checkpoints", ["count-*", "last.json", "out/last.json", "resnet18.json"])
 def test_a_checkpoint_that_the_kill_tore_is_not_gone_on_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: str
 ) -> None:
-    """The script is killed within its fourth, and has removed the third: `last.json` is written over and over."""
+    """The script is killed within its fourth, and has removed the third: `last.json` is written over and over, and so
+    is `resnet18.json`, whose number is no step."""
     monkeypatch.setattr(scratch, "QUIET_SECONDS", 1.0)
     dies = f"""
         if step == 4 and not os.path.exists("{tmp_path}/died"):
@@ -120,7 +122,8 @@ def test_a_checkpoint_that_the_kill_tore_is_not_gone_on_from(
         file.write(f"{{step}}")
         file.write("}}")
         file.close()
-        while step < 4 and not os.path.exists(f"../checkpoints/{{step}}"):
+        deadline = time.monotonic() + 20
+        while step < 4 and not os.path.exists(f"../checkpoints/{{step}}") and time.monotonic() < deadline:
             time.sleep(0.01)
         continue
 """
@@ -130,7 +133,32 @@ def test_a_checkpoint_that_the_kill_tore_is_not_gone_on_from(
     assert handle.outcome.end_state == "finished"
     (begins,) = (line for line in durable.read_json(handle.run.result_file)["log"].splitlines() if "begins at" in line)
     assert "begins at 3 [" in begins and "count-4" not in begins
-    assert begins.endswith('{"step": 3}' if checkpoints == "last.json" else "]")
+    assert begins.endswith("]" if "*" in checkpoints else '{"step": 3}'), "a script may look for it there by itself"
+
+
+def test_what_is_gone_on_from_is_not_torn_with_the_file_that_is_written_over(tmp_path: Path) -> None:
+    """`net*.json` says that 18 is its step, and the script writes it over."""
+    dies = f"""
+        if step == 3:
+            file.write("3}}")
+            file.close()
+            sys.exit(3)
+        if step == 4 and not os.path.exists("{tmp_path}/died"):
+            open("{tmp_path}/died", "w")
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = [attempted(tmp_path, dies.strip(), checkpoints="net*.json").outcome for _ in range(3)]
+    assert ["exit code 3" in ended[0].message, "signal 9" in ended[1].message, ended[2].message] == [True, True, ""]
+
+
+def test_the_step_is_the_first_whole_number_and_not_a_decimal_one_or_one_of_the_pattern(tmp_path: Path) -> None:
+    """Seen: of `epoch7_loss0.1429.pt` 1429 was the step, so the two worst were kept."""
+    fails = "sys.exit(3) if step == 8 else None"
+    handle = attempted(tmp_path, fails, checkpoints="epoch*.json", steps=9)
+    assert listed(handle) == ["epoch7_loss0.1429.json", "epoch8_loss0.1250.json"] and sorted(durable_steps(handle)) == [
+        7,
+        8,
+    ]
 
 
 @pytest.mark.parametrize("checkpoints", ["count-*", "last.json"])
@@ -154,7 +182,7 @@ def test_one_that_saves_again_and_again_goes_on_by_names_with_numbers_or_is_told
 def checkpoints_wait(step):
     return {checkpoints == "count-*"} and step > 1 and not os.path.exists(f"../checkpoints/{{step - 1}}")
 """
-    monkeypatch.setattr(sys.modules[__name__], "COUNTS", COUNTS.replace("last, begin", f"{waits}\nlast, begin"))
+    monkeypatch.setattr(sys.modules[__name__], "COUNTS", COUNTS.replace("begin, wanted", f"{waits}\nbegin, wanted", 1))
     handle = attempted(tmp_path, dies.strip(), checkpoints=checkpoints)
     assert handle.outcome.end_state == "crashed"
     first = (handle.run.attempts / "0001.log").read_text()
@@ -173,7 +201,7 @@ def test_one_that_changes_while_it_is_listed_is_not_listed(tmp_path: Path, monke
     digest = scratch._digest
 
     def changes(file: Path) -> dict[str, object]:
-        with file.open("a") as more:
+        with (file.parents[2] / file.name).open("a") as more:  # what this is a copy of
             more.write(" ")
         return digest(file)
 
