@@ -112,7 +112,7 @@ class Page:
             require_usable(own_files(self, walk.handles).values(), self.file.parent)
             for handle in walk.handles:
                 _require_parameters(handle)
-                self._note_sources(handle)
+            self._note_sources(walk.handles)
         return walk.handles
 
     def sweep_without_stopped(self, study: Any, walk: Walk) -> Handle | None:
@@ -122,7 +122,7 @@ class Page:
             return None
         rest = self._sweep(study, walk, missing)
         self._note_origin([rest], study, self.over)
-        self._note_sources(rest)
+        self._note_sources([rest])
         return rest
 
     def _sweep(self, study: Any, walk: Walk, missing: dict[Cell, str]) -> Handle:
@@ -145,10 +145,12 @@ class Page:
         for handle in handles:
             handle.origin = handle.origin or origin  # a stage that cells share belongs to the first
 
-    def _note_sources(self, handle: Handle) -> None:
-        if self.is_own:
-            folder = self.file.parent
-            digest = digest_of(sources([handle.stage.work.partition(":")[0]], folder), folder)
+    def _note_sources(self, handles: list[Handle]) -> None:
+        folder = self.file.parent
+        modules = {handle.stage.work.partition(":")[0] for handle in handles if self.is_own}
+        digests = {module: digest_of(sources([module], folder), folder) for module in modules}
+        for handle in handles if self.is_own else ():
+            digest = digests[handle.stage.work.partition(":")[0]]
             handle.own_source = {"own_page": self.place, "own_digest": digest}
 
     def _beside(self, missing: NoSuchFile) -> str:

@@ -51,9 +51,20 @@ def sources(modules: Iterable[str], folder: Path) -> list[Path]:
 
 
 def digest_of(files: Iterable[Path], folder: Path) -> str:
-    """sha256 over names below `folder` and contents, the same wherever the folder lies; empty for no files."""
-    contents = [f"{file.relative_to(folder).as_posix()}\0{file.read_text()}" for file in sorted(files)]
+    """sha256 over names below `folder` and what stages may do by the files, the same wherever the folder lies; empty
+    for no files."""
+    contents = [f"{file.relative_to(folder).as_posix()}\0{_without_study(file)}" for file in sorted(files)]
     return hashlib.sha256("\0".join(contents).encode()).hexdigest() if contents else ""
+
+
+def _without_study(file: Path) -> str:
+    """The text of a file without its function with `@study`, which does none of a stage's work."""
+    lines = (text := file.read_text()).splitlines(keepends=True)
+    for node in reversed(parsed(text, str(file)).body):
+        decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+        if any(getattr(one, "attr", getattr(one, "id", "")) == "study" for one in decorators):
+            del lines[decorators[0].lineno - 1 : node.end_lineno]
+    return "".join(lines)
 
 
 MOVED = ": Ratchet's modules may move, so import its names from `ratchet` (`from ratchet import publish_report`)"

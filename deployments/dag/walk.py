@@ -56,6 +56,17 @@ class Handle:
         return list(dict.fromkeys(given.label for given in self.inputs.values() if not given.finished))
 
     @property
+    def refusal(self) -> str:
+        """Why a stage that waits cannot use what is finished of what it reads; empty where it can."""
+        try:
+            for role, given in self.inputs.items() if self.waits_for else ():
+                if given.finished:
+                    self.config.require_input(role, given.as_input())
+        except BadInput as error:
+            return str(error)
+        return ""
+
+    @property
     def cell(self) -> Cell:
         """Difference from other calls of its stage: its configuration's `cell`, and what all its cells share."""
         first, *others = self.cells or [()]

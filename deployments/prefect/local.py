@@ -120,11 +120,8 @@ def _stopped(handles: list[Handle]) -> bool:
 def _require_readable(finished: Handle, handles: list[Handle]) -> None:
     """Ends a stage that cannot use what it reads, before hours go into what else it waits for."""
     for reader in handles:
-        for role in [role for role, given in reader.inputs.items() if given is finished and reader.waits_for]:
-            try:
-                reader.config.require_input(role, finished.as_input())
-            except BadInput as error:
-                reader.outcome = outcome_of(error)
+        if any(given is finished for given in reader.inputs.values()) and (refusal := reader.refusal):
+            reader.outcome = outcome_of(BadInput(refusal))
 
 
 class _Tasks:

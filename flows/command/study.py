@@ -210,7 +210,8 @@ def stand_of(handle: Handle, on_slurm: Any = None) -> tuple[str, str]:
     if state == "running":
         stands = f"{state}, {stands}"
     elif handle.waits_for:
-        return state, handle.verdict.reason
+        refusal = handle.refusal
+        return state, f"{outcome.in_words('bad_input')}: {refusal}" if refusal else handle.verdict.reason
     if on_slurm is None:
         return state, stands
     begun = handle.verdict.present or attempts.newest(handle.run.attempts) is not None

@@ -167,6 +167,21 @@ def test_what_an_edit_left_as_it_was_is_said_beside_the_answer(
             assert capsys.readouterr().out.splitlines()[-1].startswith(kept)
 
 
+def test_an_edit_of_the_study_alone_makes_no_result_old(
+    tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seen: a corrected `metric=` of the report, and each arm was called old."""
+    (page := tmp_path / "which.py").write_text(ARMS)
+    words = ["run", str(page), "--root", str(tmp_path / "runs"), "--set", "folds=1"]
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        assert command.ratchet(words) == 0
+    for edited, new, old in (("return table", "assert folds\n    return table", 0), ("else -by", "else - by", 1)):
+        page.write_text(ARMS.replace(edited, new))
+        capsys.readouterr()
+        assert command.ratchet([*words, "--dry-run"]) == 0
+        assert capsys.readouterr().out.count("old results of which-base, which-arm x 2, which-table are kept") == old
+
+
 def test_a_slip_in_the_name_of_a_file_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

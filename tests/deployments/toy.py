@@ -48,4 +48,4 @@ def work(run: StageRun, config: ToyConfig, **inputs: StageInput) -> dict[str, An
     }
     if config.ends in errors:
         raise errors[config.ends]
-    return {"ends": config.ends}
+    return {"ends": config.ends, "number": config.number}

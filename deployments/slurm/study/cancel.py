@@ -109,6 +109,13 @@ def cancel_runs(slurm: SlurmStudy, files: Iterable[Path]) -> int:
     return _cancel(slurm, {str(file) for file in files}, spared=_wanted(slurm))
 
 
+def withdraw(slurm: SlurmStudy, why: str) -> None:
+    """Cancels the flow runs of the study's stages that have no job: what was started goes on, and no more of it is."""
+    runs = {handle.run.fingerprint: Journal(jobs_folder(handle.run)).all() for handle in slurm.handles}
+    at_work = {fingerprint for fingerprint, entries in runs.items() if any(entry.live for entry in entries)}
+    _cancel(slurm, set(), _wanted(slurm) | at_work, why)
+
+
 def cancel_jobs(slurm: SlurmStudy, commands: SlurmCommands) -> int:
     """Ends the jobs of the study's stages, whether a worker and a server are there or not; says how many.
 
@@ -204,14 +211,14 @@ def _wanted(slurm: SlurmStudy) -> set[str]:
     """Fingerprints of all stages of the studies beside this one that were started and not stopped."""
     found = set()
     for file, page, study in study_file.readable(slurm.root, slurm.site):
-        if not study_file.stopped(file).exists():
+        if file != slurm.file and not study_file.stopped(file).exists():
             with suppress(BadInput):  # its text is gone, say: it starts nothing
                 other = SlurmStudy(page, study, slurm.site, slurm.root)
                 found |= {handle.run.fingerprint for handle in other.handles}
     return found
 
 
-def _cancel(slurm: SlurmStudy, study_files: set[str], spared: set[str]) -> int:
+def _cancel(slurm: SlurmStudy, study_files: set[str], spared: set[str], why: str = "its study was cancelled") -> int:
     """Asks Prefect to cancel the study's flow runs under way, and says how many; the worker ends their jobs.
 
     Those are the study's own, the stages of its page as it is now, and what was started of one of its files, when a
@@ -227,7 +234,7 @@ def _cancel(slurm: SlurmStudy, study_files: set[str], spared: set[str]) -> int:
                 print_ in wanted or given.get("study_file") in study_files
             )
             if (of_stage and print_ not in spared) or (tags & {*run.tags} and is_of(run, slurm)):
-                wish: State[Any] = Cancelling(message="its study was cancelled")
+                wish: State[Any] = Cancelling(message=why)
                 try:
                     patiently(partial(client.set_flow_run_state, run.id, wish))
                     cancelled += 1

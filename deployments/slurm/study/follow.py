@@ -17,7 +17,7 @@ from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.pool.runs import passes
 from deployments.slurm.study import study as study_file
-from deployments.slurm.study.cancel import cancel_runs
+from deployments.slurm.study.cancel import cancel_runs, withdraw
 from deployments.slurm.study.preflight import require_runnable, warn_of_idle_pools
 from deployments.slurm.study.standings import Look, Standing, Standings, Starter, Told, nobody
 from deployments.slurm.study.study import SlurmStudy
@@ -107,6 +107,8 @@ def _advanced(slurm: SlurmStudy, person: bool, told: Told = nobody, begun: froze
     with get_client(sync_client=True) as client:
         starter = Starter(client, slurm.site, slurm.file, slurm.kept_source())
         found = _all(slurm, Look(client, SlurmCommands(), starter=starter, person=person, told=told, begun=begun))
+    if refused := [handle.label for handle in found.handles if handle.refusal]:
+        withdraw(slurm, f"{refused[0]} cannot use what is finished: why stands there")
     _keep_results(slurm.handles[-1], slurm.site)
     if (last := found.handles[-1]).finished:
         leave_for_people(last)

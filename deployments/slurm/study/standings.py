@@ -222,6 +222,8 @@ class Look:
     def at(self, handles: Iterable[Handle]) -> Standings:
         """How these stages stand, and those that were looked at before."""
         given = [*handles]
+        if any(handle.refusal for handle in given):  # what else it waits for would be in vain
+            self._starter = None
         self._ask_for([handle for handle in given if not handle.finished])
         for handle in given:
             if not handle.finished:
@@ -241,6 +243,8 @@ class Look:
     def _stand(self, handle: Handle, person: bool) -> Standing:
         if handle.finished:
             return Standing("finished", str(handle.run.path))
+        if refusal := handle.refusal:
+            return Standing("failed", refusal, bad_input=True)
         if handle.waits_for:
             return Standing("waits", f"waits for {', '.join(handle.waits_for)}")
         entries = Journal(jobs_folder(handle.run)).all()

@@ -21,19 +21,23 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Running, Sched
 
 from deployments.dag.page import Page
 from deployments.dag.walk import Walk
+from deployments.functions import REPORT
 from deployments.slurm.cluster.client import Job, Unreachable
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission, jobs_folder
 from deployments.slurm.job.variables import job_variables
 from deployments.slurm.study.cancel import _cancel
-from deployments.slurm.study.follow import _keep_results, final_state, follow
+from deployments.slurm.study.follow import _advanced, _keep_results, final_state, follow
 from deployments.slurm.study.preflight import warn_of_idle_pools
 from deployments.slurm.study.standings import KnownRuns, Look, Standing, Standings, Starter, Told, key_of
 from deployments.slurm.study.study import SlurmStudy
+from flows.command.study import stand_of
 from storage import attempts, durable, generations, locks
+from tasks.findings.configuration import ArmsConfig, role_of
 from tasks.stage.attempt import attempt
 from tasks.stage.diagnosis import Category, Diagnosis
 from tasks.stage.run import Stage
+from tasks.stage.study import StudyBase
 from tests.deployments.requests import counted
 from tests.deployments.toy import ToyConfig
 
@@ -289,6 +293,44 @@ def test_a_cancelled_study_ends_what_was_started_before_a_stage_changed(world: W
     assert world.client.read_flow_run(UUID(started)).state.name == "Scheduled"
     _cancel(as_study(world, 2), {str(world.root / "study.yaml")}, set())
     assert world.client.read_flow_run(UUID(started)).state.name == "Cancelled"
+
+
+def test_a_report_that_finds_no_metric_ends_the_study_at_the_first_finished_arm(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One arm is finished, one has a job, one a flow run without a job, and one nothing; a corrected metric goes on."""
+    metric = "accuracy"
+
+    def page(study: Any, stage: Any) -> Any:
+        arms = {arm: stage(FIRST, ToyConfig(ends="finished", number=number)) for number, arm in enumerate("abcd")}
+        config = ArmsConfig(metric=metric, arms={arm: ["1"] for arm in arms})
+        return stage(REPORT, config, **{role_of(arm, "seed", "1"): arm_ for arm, arm_ in arms.items()})
+
+    def study() -> SlurmStudy:
+        found = SlurmStudy(Page("toy", page, StudyBase), StudyBase(name=world.study), site, world.root)
+        monkeypatch.setattr(found, "kept_source", lambda: world.root / ".sources" / "abc")
+        return found
+
+    site = Site(root=str(world.root))
+    monkeypatch.setattr("deployments.slurm.study.follow.SlurmCommands", lambda: world.slurm)
+    finished, queued, waiting, _, report = study().handles
+    world.advance(handles=[queued, waiting])
+    entry = Submission(
+        1, "toy.1", world.advance(handles=[queued]).standing(queued).flow_run or "", 0.0, True, 4.0, job_id="7"
+    )
+    Journal(jobs_folder(queued.run)).write(entry)
+    attempt(finished.stage, finished.config, finished.run, {})
+    found = _advanced(study(), person=True)
+    refused = found.standing(report)
+    assert refused.bad_input and "first " in refused.message and "has no 'accuracy' in its result" in refused.message
+    assert stand_of(found.handles[-1])[1] == f"bad input: {refused.message}", "as `ratchet status` has it"
+    assert [one.stand for one in _advanced(study(), person=False).standings.values()] == [
+        "finished", "under way", "cancelled", "ready", "failed"
+    ]  # fmt: skip
+    assert final_state(found).name == "BadInput"
+    metric = "number"
+    again = _advanced(study(), person=True)
+    assert [one.stand for one in again.standings.values()] == ["finished", *["under way"] * 3, "waits"]
 
 
 def test_a_retry_in_prefect_of_what_had_failed_is_attached_to(world: World) -> None:

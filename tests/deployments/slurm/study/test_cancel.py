@@ -37,7 +37,7 @@ def spared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     site.write_text(f"root: {tmp_path / 'runs'}\n")
     monkeypatch.setenv("RATCHET_SITE", str(site))
     found: list[set[str]] = []
-    monkeypatch.setattr(cancel, "_cancel", lambda slurm, study_files, spared: found.append(spared))
+    monkeypatch.setattr(cancel, "_cancel", lambda slurm, study_files, spared, *why: found.append(spared))
     return found
 
 
@@ -46,6 +46,8 @@ def test_a_cancelled_study_is_not_started_again_and_spares_what_another_one_want
 ) -> None:
     root, study = tmp_path / "runs", toy_study("shared")
     one = kept_study(root, study)
+    cancel.withdraw(one, "its report is refused")
+    assert spared.pop() == set(), "it is not another one"
     other = kept_study(root, study.model_copy(update={"seed": 4}))  # the toy's stages are the same for every seed
     (root / "shared" / "studies" / "unreadable.yaml").write_text("[")
     cancel.stop(one)
