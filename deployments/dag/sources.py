@@ -8,11 +8,12 @@ that expects an ImportError may be missing.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class _Import:
     may_be_missing: bool
 
 
+@functools.cache
 def page_names() -> list[str]:
     """Names of the pages that come with Ratchet: the modules of `flows/` with a function `page`."""
     folder = Path(importlib.import_module(FLOWS).__path__[0])
@@ -118,24 +120,30 @@ def _collect(module: str, folder: Path, seen: set[Path]) -> None:
             _collect(one.name, folder, seen)
 
 
-def _imports(file: Path, folder: Path) -> Iterator[_Import]:
+def _imports(file: Path, folder: Path) -> list[_Import]:
     """Modules that a file imports, anywhere in it; for `from a import b`, a and a.b, which may be no module."""
+    return _imports_in(file.read_text(), str(file), file.relative_to(folder).parts[:-1])
+
+
+@functools.lru_cache(maxsize=1000)  # the stages of a page ask for the same files
+def _imports_in(text: str, file: str, package: tuple[str, ...]) -> list[_Import]:
     try:
-        tree = parsed(file.read_text(), str(file))
+        tree = parsed(text, file)
     except SyntaxError as error:
         raise BadInput(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from None
     guarded = {inner for node in ast.walk(tree) if _guards(node) for inner in ast.walk(node)}
-    package = list(file.relative_to(folder).parts[:-1])
+    found = list[_Import]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (_Import(alias.name, node.lineno, node in guarded) for alias in node.names)
+            found += (_Import(alias.name, node.lineno, node in guarded) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
             if module:
-                yield _Import(module, node.lineno, node in guarded)
+                found.append(_Import(module, node.lineno, node in guarded))
             names = [".".join(filter(None, [module, alias.name])) for alias in node.names]
-            yield from (_Import(name, node.lineno, True) for name in names)
+            found += (_Import(name, node.lineno, True) for name in names)
+    return found
 
 
 def _guards(node: ast.AST) -> bool:
