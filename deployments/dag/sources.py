@@ -88,6 +88,7 @@ def require_free_names(folder: Path) -> None:
         _require_free_name(file, folder)
 
 
+@functools.lru_cache(maxsize=256)  # several stages have one file
 def parsed(source: str, file: str = "<unknown>") -> ast.Module:
     """`ast.parse`, asked again where CPython is confused: SyntaxError for what is no Python, as there.
 

@@ -97,6 +97,31 @@ def test_a_detached_study_goes_on_through_a_job_that_follows_it_and_the_one_that
     alone.require_each_once()
 
 
+ARMS = '''
+"""Six arms, none of which has what the report asks for."""
+import ratchet as r
+
+@r.stage(needs="cpu", torch=False)
+def arm(run, how: str, fold: int):
+    return {"accuracy": fold / 10}
+
+@r.study
+def arms():
+    return r.report({how: [arm(how=how, fold=fold) for fold in range(3)] for how in "ab"}, metric="precision")
+'''
+
+
+def test_a_metric_that_the_report_does_not_find_ends_the_study_at_the_first_finished_arm(alone: Alone) -> None:
+    (page := alone.folder / "arms.py").write_text(ARMS)
+    words = (str(page), f"--set=name={alone.name}", "--dispatch=slurm")
+    with alone.bench.site_with({"max_jobs": 1}):
+        code, said = alone.begin("run", *words, "--wait").end()
+        assert code == 2 and "has no 'precision' in its result" in said, said + alone.told()
+        assert len(alone.jobs()) < 4, "the others had no job yet"
+        code, said = alone.begin("status", *words).end()
+    assert code == 75 and "bad input: arms-arm " in said and "has no 'precision' in its result" in said, said
+
+
 def test_the_doctor_finds_a_partition_that_is_not_there_and_a_root_that_nodes_do_not_see(alone: Alone) -> None:
     def looked() -> tuple[int, list[str]]:
         code, said = alone.begin("doctor").end()
