@@ -115,17 +115,19 @@ def table(handles: Sequence[Handle], accounting: Accounting = lambda ids: {}) ->
     if not uses:
         return ""
     header = ["stage", "jobs", "queued", "ran", "GPU hours", "steps lost", "CPU used", "memory used", "ask for"]
-    rows = [[label, *_costs([use], f" of {use.steps:,}"), *_shares(use), use.suggestion] for label, use in used]
+    rows = [[label, *_costs([use]), *_shares(use), use.suggestion] for label, use in used]
     return markdown_table(header, [*rows, ["all", *_costs(uses), "", "", ""]])
 
 
-def _costs(uses: Sequence[Use], of_steps: str = "") -> list[str]:
+def _costs(uses: Sequence[Use]) -> list[str]:
+    """Of steps only where they were counted: a script's are not."""
+    steps, lost = sum(use.steps for use in uses), sum(use.lost_steps for use in uses)
     return [
         str(sum(use.jobs for use in uses)),
         duration(sum(use.queued for use in uses)),
         duration(sum(use.ran for use in uses)),
         f"{sum(use.gpu_hours for use in uses):.2f}",
-        f"{sum(use.lost_steps for use in uses):,}{of_steps}",
+        f"{lost:,} of {steps:,}" if steps else "-",
     ]
 
 

@@ -64,6 +64,7 @@ def test_times_gpu_hours_and_use_are_summed_over_the_jobs(tmp_path: Path) -> Non
     a_job(handle.run, 2, 5000, 5100, None, seen_ended=5100 + 1800)  # killed: the worker saw its end
     used = efficiency.use_of(handle.run)
     assert (used.jobs, used.queued, used.ran) == (2, 700, 5400)
+    assert " | 3.00 | - | " in " ".join(efficiency.table([handle]).split()), "of a script no step was counted"
     assert used.gpu_hours == 3.0 and used.cpu_share == 0.25 and used.memory_gb == 2.0
     assert used.suggestion == "memory_gb: 3, cpus: 3"
 
@@ -93,7 +94,7 @@ def test_steps_that_were_computed_twice_are_lost_work(tmp_path: Path) -> None:
     assert used.suggestion == "a shorter execution.checkpoint_every_seconds"
     shown = " ".join(efficiency.table([handle]).split())
     assert "| first | 1 | 0.0 s | 1 min 0 s | 0.03 | 2 of 5 | 100% of 8 | 15.0 of 16 GB |" in shown
-    assert "| all | 1 | 0.0 s | 1 min 0 s | 0.03 | 2 | | | |" in shown
+    assert "| all | 1 | 0.0 s | 1 min 0 s | 0.03 | 2 of 5 | | | |" in shown
 
 
 def test_the_table_names_the_cell_of_each_stage_and_says_where_no_memory_was_asked_for(tmp_path: Path) -> None:
