@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -71,17 +73,27 @@ class FunctionStage(Stage):
 
     def _dispatched(self, study: StudyBase, dispatch: Dispatcher, call: inspect.BoundArguments) -> Handle:
         given = dict([*call.arguments.items()][1:])
-        for name in [name for name in self.reads if name in given and not _roles(name, given[name])]:
-            raise BadInput(f"the stage {self.written.__name__} is given no stage call as {name}{too_low(study)}")
-        inputs = {
-            role: handle for name in self.reads if name in given for role, handle in _roles(name, given.pop(name))
-        }
+        inputs: dict[str, Handle] = {}
+        for name in self.reads:
+            default = _parameters(self.written)[name].default
+            if (read := given.pop(name, default)) is None:
+                continue
+            if not (roles := _roles(name, read)) or read is inspect.Parameter.empty:
+                raise BadInput(f"the stage {self.written.__name__} is given no stage call as {name}{too_low(study)}")
+            if mistaken := [role for role in roles if _read_as(role, self.reads) != name]:
+                raise BadInput(
+                    f"the stage {self.written.__name__} is given {mistaken[0]!r} of {name}, which reads like its "
+                    f"parameter {_read_as(mistaken[0], self.reads)}: rename one"
+                )
+            inputs |= roles
         told = ", ".join(f"{name} {value}" for name, value in given.items() if isinstance(value, str | int | float))
         return dispatch(self, self.config.of(study, **{"cell": told} | given), **inputs)
 
     def _work(self, run: StageRun, config: StageConfiguration, **inputs: Any) -> Any:
         values = {name: getattr(config, name) for name in _parameters(self.written) if name not in self.reads}
-        return self.written(run, **values, **{name: _given(name, inputs) for name in self.reads})
+        read = {name: [role for role in inputs if _read_as(role, self.reads) == name] for name in self.reads}
+        given = {name: _given(name, {role: inputs[role] for role in roles}) for name, roles in read.items() if roles}
+        return self.written(run, **values, **given)
 
     @property
     def __code__(self) -> Any:
@@ -105,6 +117,12 @@ def stage(
     def make(function: Callable[..., Any]) -> FunctionStage:
         hints = get_type_hints(function, include_extras=True)
         parameters = _parameters(function)
+        for name in parameters.keys() - hints.keys():
+            if (default := parameters[name].default) not in (inspect.Parameter.empty, None):
+                raise BadInput(
+                    f"{function.__name__}: {name}={default!r} has no type, and a parameter without one is a finished "
+                    f"stage: write {name}: {type(default).__name__} = {default!r}"
+                )
         fields = {
             name: _field(function, parameter, hints[name]) for name, parameter in parameters.items() if name in hints
         }
@@ -159,6 +177,8 @@ def study(function: Callable[..., Any]) -> Any:
     return study_flow(page)
 
 
+KEY = "key_"
+"""Before a number that is the key of a dictionary, and no place in a list."""
 REPORT = Stage("report", ArmsConfig, "tasks.findings.side_by_side:report", needs="cpu")
 
 
@@ -195,6 +215,11 @@ def report(
         arm: [", ".join(str(differ[name][number]) for name in differ) or alone for number in range(len(of))]
         for (arm, of), differ in zip(several.items(), varied.values(), strict=True)
     }
+    if alike := [arm for arm, values in called.items() if len({*values}) < len(values)]:
+        raise BadInput(
+            f"report: two calls of the arm {alike[0]!r} have the same {by} ({', '.join(called[alike[0]])}): give what "
+            "tells them apart a parameter, such as seed or fold"
+        )
     judged = compare or [*several]
     if other := [arm for arm in judged if {*called[arm]} != {*called[judged[0]]}]:
         raise BadInput(
@@ -211,10 +236,24 @@ def report(
 
 
 def _varied(handles: Sequence[Handle]) -> dict[str, list[Any]]:
-    """The scientific fields in which stage calls of an arm differ, with the value of each."""
-    fields = [handle.config.scientific() for handle in handles]
-    differing = {name: [one.get(name) for one in fields] for name in fields[0]}
-    return {name: values for name, values in differing.items() if any(value != values[0] for value in values)}
+    """The scientific fields in which stage calls of an arm differ, with the value of each.
+
+    Those of what they read count where their own do not tell all apart.
+    """
+    own = _differing([handle.config.scientific() for handle in handles])
+    told_apart = len({str(values) for values in zip(*own.values(), strict=True)}) == len(handles)
+    return own if told_apart or len(handles) == 1 else _differing([_fields_of_all(handle) for handle in handles])
+
+
+def _differing(fields: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    values = {name: [one.get(name) for one in fields] for one in fields for name in one}
+    return {name: several for name, several in values.items() if any(value != several[0] for value in several)}
+
+
+def _fields_of_all(handle: Handle) -> dict[str, Any]:
+    """The scientific fields of a stage call and of all that it reads; of one name its own, or the nearest."""
+    read = [_fields_of_all(given) for given in handle.inputs.values()]
+    return dict(ChainMap(handle.config.scientific(), *read))
 
 
 def _class(name: str, base: type[Any], function: Callable[..., Any], fields: dict[str, Any], **more: Any) -> type[Any]:
@@ -243,20 +282,27 @@ def _field(function: Callable[..., Any], parameter: inspect.Parameter, hint: Any
     return kind, scientific(default, description=knob_.description, **knob_.limits)
 
 
-def _roles(name: str, given: Any) -> list[tuple[str, Handle]]:
+def _roles(name: str, given: Any) -> dict[str, Handle]:
     """A stage call by the name of the parameter; of several each by that and its number or key."""
-    if isinstance(given, dict):
-        return [(f"{name}_{key}", handle) for key, handle in given.items()]
     if isinstance(given, list | tuple):
-        return [(f"{name}_{number}", handle) for number, handle in enumerate(given)]
-    return [(name, given)]
+        return {f"{name}_{number}": handle for number, handle in enumerate(given)}
+    if not isinstance(given, dict):
+        return {name: given}
+    if strange := [key for key in given if not isinstance(key, int) and re.fullmatch(rf"({KEY})?\d+", str(key))]:
+        raise BadInput(f"{name} has the key {strange[0]!r}: write a number as a number")
+    return {f"{name}_{KEY if isinstance(key, int) else ''}{key}": handle for key, handle in given.items()}
+
+
+def _read_as(role: str, names: Sequence[str]) -> str:
+    """The parameter that an input of this role is given to."""
+    return max((name for name in names if role == name or role.startswith(f"{name}_")), key=len, default="")
 
 
 def _given(name: str, inputs: dict[str, Any]) -> Any:
     """What `_roles` took apart."""
     if name in inputs:
         return inputs[name]
-    several = {role.removeprefix(f"{name}_"): given for role, given in inputs.items() if role.startswith(f"{name}_")}
-    if several and all(key.isdigit() for key in several):
+    several = {role.removeprefix(f"{name}_"): given for role, given in inputs.items()}
+    if all(key.isdigit() for key in several):
         return [several[key] for key in sorted(several, key=int)]
-    return several
+    return {int(key.removeprefix(KEY)) if key.startswith(KEY) else key: given for key, given in several.items()}

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from storage.errors import BadInput
 from tasks.findings.arms import (
     BETTER,
     LOWER,
@@ -43,6 +44,10 @@ def report(run: StageRun, config: ArmsConfig, **inputs: StageInput) -> Published
             number, higher = config.number_of(inputs[role_of(arm, config.varied, value)])
             values.setdefault(arm, {})[value] = number
             said.add(higher)
+    if config.higher_is_better is None and len(said - {None}) > 1:
+        raise BadInput(
+            f"the arms' trainings disagree on whether a higher {config.metric} is better: say higher_is_better"
+        )
     higher = config.higher_is_better if config.higher_is_better is not None else (said - {None} or {None}).pop()
     compared = {arm: values[arm] for arm in dict.fromkeys(name for pair in config.pairs for name in pair)}
     (comparisons,) = compare_together(

@@ -98,7 +98,7 @@ def _attempt_with_lock(
             markers.write(run, sorted(set(work.outputs)), digests, lock)
         outcome = Outcome("finished")
     except BaseException as error:
-        if not isinstance(error, Exception | KeyboardInterrupt):
+        if not isinstance(error, Exception | KeyboardInterrupt | SystemExit):
             raise
         outcome = outcome_of(_lost(lock) or error)
         if outcome.end_state in ("out_of_time", "sigterm") and work.reached() == reached:

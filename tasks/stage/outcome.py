@@ -155,6 +155,9 @@ def outcome_of(error: BaseException) -> Outcome:
         return Outcome(error.cause, str(error))
     if isinstance(error, KeyboardInterrupt):
         return Outcome("interrupted", "interrupted twice: stopped without saving; the last checkpoint remains")
+    if isinstance(error, SystemExit):
+        advice = "Let it return its result instead: whatever the exit code, its work counts as not done."
+        return diagnosed("crashed", "crash", f"the stage's work called sys.exit({error.code!r})", advice)
     if isinstance(error, BadInput):
         return diagnosed("bad_input", "bad input", str(error), "Correct the input and start the same command.")
     if isinstance(error, CheckFailed):

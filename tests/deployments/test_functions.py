@@ -82,6 +82,42 @@ def test_stages_read_what_their_parameters_name_one_a_dictionary_or_a_list(tmp_p
     ]
 
 
+GIVEN = '''
+"""What a stage is given."""
+import ratchet as r
+
+@r.stage(needs="cpu", torch=False)
+def one(run, number: int):
+    return {"number": number}
+
+@r.stage(needs="cpu", torch=False)
+def told(run, arms, arms_test, by_seed, several, before=None):
+    return {
+        "arms": {arm: given.result["number"] for arm, given in arms.items()},
+        "test": arms_test.result["number"],
+        "seeds": [[seed, given.result["number"]] for seed, given in by_seed.items()],
+        "several": [given.result["number"] for given in several],
+        "before": before,
+    }
+
+@r.study
+def given():
+    a, b, c = (one(number=number) for number in (1, 2, 3))
+    return told({"a": a, "b": b}, c, {2: b, 0: a, 1: c}, (c, a))
+'''
+
+
+def test_a_stage_is_given_what_the_call_gave_however_names_and_keys_look(tmp_path: Path) -> None:
+    page = page_of(tmp_path, GIVEN, "given")
+    result = results(page.walk(read_study(page, None, [], None), Here(tmp_path / "runs", "given")))[-1]
+    assert result == {
+        "arms": {"a": 1, "b": 2}, "test": 3, "seeds": [[2, 2], [0, 1], [1, 3]], "several": [3, 1], "before": None,
+    }  # fmt: skip
+    with pytest.raises(BadInput, match="arms has the key '1': write a number as a number"):
+        page = page_of(tmp_path, GIVEN.replace('"b": b', '"1": b').replace("def given", "def keys"), "keys")
+        page.walk(read_study(page, None, [], None), Here(tmp_path / "runs", "keys"))
+
+
 def test_keys_of_the_study_are_the_defaults_and_name_the_runs_that_read_them(tmp_path: Path) -> None:
     before = [handle.run.fingerprint for handle in walked(tmp_path)]
     after = [handle.run.fingerprint for handle in walked(tmp_path, "by=1.0")]
@@ -122,6 +158,9 @@ def test_a_stage_is_told_how_the_study_works_and_goes_on_from_its_run_directory(
         ("    return table", "    return base", r"which\.py:\d+: the stage base has no parameter 'first'; it has size"),
         ("@r.study", "base()\n\n@r.study", r"which\.py:\d+: base\(\) is a stage: call it in a function with @study"),
         ("arms, first):", "arms, first, by: float = 0.7):", "table and arm both have by, with other types or defaults"),
+        ("arms, first):", "arms, first, loud=True):", "loud=True has no type, .* write loud: bool = True"),
+        ("arms, first):", "arms, first, arms_up):", "'arms_up_0' of arms, which reads like its parameter arms_up"),
+        ("arms, first):", "arms, first, more):", "the stage table is given no stage call as more"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, old: str, new: str, told: str) -> None:
@@ -335,6 +374,32 @@ def test_where_no_training_says_what_is_better_nothing_is_called_so(tmp_path: Pa
     assert durable.read_json(reported(tmp_path, text=text) / "result.json")["answer"][0] == "Up is higher than down."
 
 
+DRAWN = """
+@r.stage(needs="cpu", torch=False)
+def drawn(run, fold: int):
+    return {"fold": fold}
+
+"""
+
+
+def reads(call: str) -> str:
+    """The study, whose arms are told apart by what they read."""
+    text = BESIDE.replace("import ratchet as r\n", f"import ratchet as r\n{DRAWN}")
+    text = text.replace('how: Literal["up", "down"], fold: int', 'data, how: Literal["up", "down"], more=None')
+    text = text.replace("    noise", '    fold = data.result["fold"]\n    noise', 1)
+    text = text.replace("    arms = {", "    of = [drawn(fold=fold) for fold in range(folds)]\n    arms = {")
+    return text.replace("arm(how=how, fold=fold)", call)
+
+
+def test_arms_that_differ_by_what_they_read_are_paired_by_it(tmp_path: Path) -> None:
+    """Of calls that got one name the last alone was compared, and the report said `better`."""
+    found = (reported(tmp_path, text=reads("arm(of[fold], how=how)")) / "compared.csv").read_text().splitlines()
+    assert found[0] == "arm,fold,accuracy" and len(found) == 12
+    with pytest.raises(BadInput, match=r"two calls of the arm 'down' have the same seed \(42, 42, 42, 42, 42\)"):
+        (tmp_path / "more").mkdir()
+        reported(tmp_path / "more", text=reads("arm(of[0], how=how, more=of[fold])"))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
@@ -346,6 +411,11 @@ def test_where_no_training_says_what_is_better_nothing_is_called_so(tmp_path: Pa
             "has no 'acuracy' in its result; did you mean 'accuracy'? give metric",
         ),
         ('"ridge": ridge()', '"ridge": 3', "the arm 'ridge' is no stage call"),
+        (
+            '["validation_accuracy"]',
+            '["validation_accuracy"] * (how == "up")',
+            "disagree on whether a higher accuracy is",
+        ),
     ],
 )
 def test_arms_that_cannot_be_compared_are_refused(tmp_path: Path, old: str, new: str, told: str) -> None:

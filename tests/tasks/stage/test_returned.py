@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,3 +75,14 @@ def test_a_function_that_wants_another_input_is_refused_before_it_is_called(tmp_
     assert "wants_another of the stage only is called with run, config: missing a required argument: 'text'" in (
         outcome.message
     )
+
+
+def ends_the_process(run: StageRun, config: NothingConfig) -> dict[str, Any]:
+    sys.exit(0)  # as the main() of many scripts does
+
+
+def test_an_exit_with_0_is_no_result(tmp_path: Path) -> None:
+    """The study ended with exit code 0, unfinished and without a word."""
+    outcome, folder = attempted(tmp_path, ends_the_process)
+    assert (outcome.end_state, outcome.exit_code) == ("crashed", 1) and not (folder / "COMPLETE.json").exists()
+    assert "called sys.exit(0)" in durable.read_json(folder / "attempts" / "0001.json")["diagnosis"]["summary"]
