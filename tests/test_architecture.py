@@ -171,7 +171,7 @@ def test_the_spine_and_the_whole_keep_to_their_budgets_of_lines() -> None:
 
 
 NEW_KEYS = 30
-KEY_CAPS = {"icecube": 2_760}
+KEY_CAPS = {"icecube": 45}
 
 
 @pytest.mark.parametrize("study", STUDIES)
