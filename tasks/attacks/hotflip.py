@@ -9,6 +9,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from storage.records import read_records
+from tasks.attacks.compiled import compile_search
 from tasks.attacks.effects import succeeded
 from tasks.attacks.flips import FlipSearch, advance, forwards_after, random_flips
 from tasks.attacks.ledger import Ledger
@@ -45,6 +46,7 @@ class _Attacker:
         self.searching = judge.searching(config.attack.search_precision)
         self.usable_V = usable_tokens(tokenizer, len(judge.embeddings_VD))
         self.together = texts_together(judge)
+        compile_search(run, config.execution, self.searching, max(map(len, texts)), min(self.together, len(texts)))
         self.ledger, self.group = Ledger(run, config.execution), -1
         self.searches: dict[str, list[FlipSearch]] = {}
 

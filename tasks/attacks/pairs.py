@@ -31,7 +31,7 @@ class PairVictim(Victim):
         self, rows: Sequence[int], prefixes: Tokens, texts: Tokens, scored: Scored | None
     ) -> Sequence[torch.Tensor]:
         read_BL, references_BS = self._read(rows, prefixes, texts), self._references(rows, texts)
-        with self._searching():
+        with self.in_precision():
             losses_BS = reference_losses(self.model, read_BL, references_BS, self.packed.end_of_text_id)
         return [own_S[: len(_reference(texts[row]))] for own_S, row in zip(finite(losses_BS), rows, strict=True)]
 
@@ -41,7 +41,7 @@ class PairVictim(Victim):
         own, end = len(self.packed.prefix_ids), self.packed.end_of_text_id
         ends = [own + len(prefixes[row]) + len(texts[row]) for row in rows]
         wanted_BS = until_the_end(references_BS, end).bool()
-        with self._searching():
+        with self.in_precision():
             logits_BSV = self.model(
                 inputs_embeds=self.cast(embedded_BLD),
                 attention_mask=until_the_end(read_BL, end),

@@ -85,6 +85,8 @@ class Victim:
     precision: Precision = "fp32"
     """bf16: of a copy of the weights, whose embeddings as they are rank what is tried; tf32: GPU only, or BadInput."""
     count: Count = field(default_factory=Count)
+    body: Callable[..., torch.Tensor] | None = None
+    """Last hidden states in place of the model's own, of a search that is compiled."""
 
     def __post_init__(self) -> None:
         self.model.eval().requires_grad_(False)
@@ -99,6 +101,12 @@ class Victim:
     def searching(self, precision: Precision) -> Self:
         """The same model for a search in this precision, with a count of its own."""
         return replace(self, precision=precision, count=Count())
+
+    def counted_anew(self) -> Self:
+        """The same, for another search."""
+        another = copy.copy(self)
+        another.count = Count()
+        return another
 
     @torch.no_grad()
     def losses(self, prefixes: Tokens, texts: Tokens, scored: Scored | None = None) -> list[torch.Tensor]:
@@ -122,7 +130,7 @@ class Victim:
         """`losses` of one batch."""
         tokens_BL = self._read(rows, prefixes, texts)
         wanted_BL = _wanted(tokens_BL, rows, prefixes, texts, scored)
-        with self._searching():
+        with self.in_precision():
             losses_N = self._losses_at(self._states(input_ids=tokens_BL[:, :-1]), tokens_BL[:, 1:], wanted_BL)
         return finite(losses_N).split(wanted_BL.sum(1).tolist())
 
@@ -141,7 +149,7 @@ class Victim:
             return self.losses([[]] * len(variants), variants, [scored_L] * len(variants))
         own_1L, scored_1L = self._read([0], [[]], [text]), scored_L.to(self.device)[None]
         cache = DynamicCache()
-        with self._searching():
+        with self.in_precision():
             own_N = finite(self._losses_at(self._states(cache, input_ids=own_1L[:, :-1]), own_1L[:, 1:], scored_1L))
 
         def of(rows: Sequence[int]) -> list[torch.Tensor]:
@@ -149,7 +157,7 @@ class Victim:
             start = min(common[row] for row in rows)
             tokens_BL = self._read(rows, [[]] * len(variants), variants)[:, start:]
             wanted_BL = scored_1L[:, start:].expand(len(rows), -1)
-            with self._searching():
+            with self.in_precision():
                 states_BLD = self._states(_first_of(cache, start, len(rows)), input_ids=tokens_BL[:, :-1])
                 losses_N = self._losses_at(states_BLD, tokens_BL[:, 1:], wanted_BL)
             before_N = own_N[: int(scored_L[:start].sum())]
@@ -176,7 +184,7 @@ class Victim:
         tokens_BL = self._read(rows, prefixes, texts)
         wanted_BL = _wanted(tokens_BL, rows, prefixes, texts, scored)
         embedded_BLD = self.embeddings_VD[tokens_BL[:, :-1]].detach().requires_grad_()
-        with self._searching():
+        with self.in_precision():
             states_BLD = self._states(inputs_embeds=self.cast(embedded_BLD))
             self._losses_at(states_BLD, tokens_BL[:, 1:], wanted_BL).sum().backward()
         # the last token is read by no prediction, so its gradient is zero and no part of the input
@@ -191,6 +199,8 @@ class Victim:
         """
         if self.head is None:
             return self.model(**read).logits
+        if self.body is not None and cache is None:
+            return self.body(**read)
         return self.model.base_model(**read, past_key_values=cache, use_cache=cache is not None).last_hidden_state
 
     def _losses_at(self, states_BLD: torch.Tensor, targets_BL: torch.Tensor, wanted_BL: torch.Tensor) -> torch.Tensor:
@@ -225,7 +235,7 @@ class Victim:
         return embedded_BLD.bfloat16() if self.precision == "bf16" else embedded_BLD
 
     @contextmanager
-    def _searching(self) -> Iterator[None]:
+    def in_precision(self) -> Iterator[None]:
         before = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = before or self.precision == "tf32"
         try:

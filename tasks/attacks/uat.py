@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from tasks.attacks.compiled import compile_search
 from tasks.attacks.ledger import Ledger
 from tasks.attacks.results import Restart, SearchPoint, Trigger, UatResult
 from tasks.attacks.scoring import Text, Victim, targets
@@ -32,10 +33,13 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
     with run.watched(settings.stall_minutes):
         judge = victim(text, model.path / config.folder, settings)
         usable_V = usable_tokens(tokenizer, len(judge.embeddings_VD))
+        searching = judge.searching(attack.search_precision)
+        longest = attack.trigger_tokens + max(map(len, search_texts))
+        compile_search(run, settings, searching, longest, min(attack.batch_documents, len(search_texts)))
         found: dict[str, TriggerSearch] = {}
         for name in ("gradient", "blind"):
             found[name] = TriggerSearch(
-                judge.searching(attack.search_precision),
+                searching.counted_anew(),
                 search_texts,
                 usable_V,
                 attack,

@@ -196,7 +196,8 @@ def _open(
         "numerics_changes": first.get("numerics_changes", []),
     }
     # an earlier version also wrote fields on which no byte of the stage depends; one that is not compiled says nothing
-    compared = {key: [last.get(key), current.get(key)] for key in (*current, "compile")}
+    keys = {**current, "compile": ""} if here.numerics.compiles else current
+    compared = {key: [last.get(key), current.get(key)] for key in keys}
     if "numerics" in first and (changes := {key: both for key, both in compared.items() if both[0] != both[1]}):
         if not config.execution.allow_numerics_change:
             raise BadInput(

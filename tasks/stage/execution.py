@@ -28,7 +28,8 @@ class Execution(Configuration):
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = execution(
         "none",
         description="Compile the steps of trainings (torch.compile), or at the next lower mode that machine and model "
-        "allow; part of the numerics. Only none and default are shown to go on bit for bit after a kill.",
+        "allow, and searches of attacks (default or none); part of the numerics. Only none and default are shown to go "
+        "on bit for bit after a kill.",
     )
     gradient_checkpointing: bool | Literal["auto"] = execution(
         False,

@@ -37,12 +37,18 @@ class Numerics:
     """The settings, beside configuration and data, on which the bytes of a stage depend.
 
     `fields` are fields of its `execution`, `packages` installed packages. A stage with `torch` depends on torch's
-    version, the device, `cpu_threads` and `deterministic` too; one without never imports it.
+    version, the device, `cpu_threads` and `deterministic` too; one without never imports it. One that is given
+    micro-batches depends on `compile` too.
     """
 
     fields: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     torch: bool = True
+
+    @property
+    def compiles(self) -> bool:
+        """Whether `execution.compile` says how a step is made; a search of an attack settles it by itself."""
+        return self.torch and "micro_batch_examples" in self.fields
 
 
 def within(changes: Iterable[Mapping[str, Any]], key: str) -> list[str]:
@@ -70,7 +76,7 @@ def prepare(declared: Numerics, execution: Execution, seed: int) -> dict[str, An
     seed_generators(seed)
     return {
         **(_prepare_torch(execution, seed) if declared.torch else {}),
-        **({"compile": execution.compile} if declared.torch and execution.compile != "none" else {}),
+        **({"compile": execution.compile} if declared.compiles and execution.compile != "none" else {}),
         **{name: getattr(execution, name) for name in declared.fields},
         **{name: version_of(name) for name in declared.packages},
     }

@@ -1,7 +1,8 @@
 """`torch.compile` as a ladder: a compiler never ends a training, and the rung of each step is part of its numerics.
 
-Only steps are compiled; validations and checks are not. `default` is the rung that goes on bit for bit after a kill (in
-two processes on an H100 under deterministic algorithms, and on a CPU in the tests); the others are not shown to.
+Only steps are compiled, and searches of attacks (tasks/attacks/compiled.py); validations and checks are not. `default`
+is the rung that goes on bit for bit after a kill (in two processes on an H100 under deterministic algorithms, and on a
+CPU in the tests); the others are not shown to.
 """
 
 from __future__ import annotations
@@ -52,6 +53,19 @@ def refusal(rung: str, device: torch.device) -> str:
     return "" if capability >= LEAST_CAPABILITY else f"the GPU has capability {capability}, Triton asks for (7, 0)"
 
 
+def prepare_compiler() -> None:
+    """Sets up `torch.compile` so that what is compiled does not depend on what this process compiled before."""
+    import torch._dynamo  # takes a second
+    import torch._inductor.config
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch._inductor.config.fallback_random = True  # else dropout draws other numbers
+    torch._dynamo.config.automatic_dynamic_shapes = False
+    torch._dynamo.config.recompile_limit = MOST_GRAPHS
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+
+
 class Lowered(Exception):
     """The compiler failed: the step is to be made again, at a lower rung."""
 
@@ -65,15 +79,7 @@ class Rungs(Changing):
         self._networks: dict[str, nn.Module] = {"none": model}
         if execution.compile == "none":
             return
-        import torch._dynamo  # takes a second
-        import torch._inductor.config
-
-        torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
-        torch._inductor.config.fallback_random = True  # else dropout draws other numbers
-        torch._dynamo.config.automatic_dynamic_shapes = False
-        torch._dynamo.config.recompile_limit = MOST_GRAPHS
-        torch._dynamo.config.fail_on_recompile_limit_hit = True
+        prepare_compiler()
         while why := refusal(self.after(position), next(model.parameters()).device):
             self._lower(position, why)
 
@@ -91,7 +97,7 @@ class Rungs(Changing):
         try:
             yield self._networks[rung]
         except Exception as error:
-            if not _is_compilers(error, rung):
+            if not is_compilers(error, rung):
                 raise
             why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
             self._lower(position, why, lambda: self._repeats(rung, repeat))
@@ -106,7 +112,7 @@ class Rungs(Changing):
         try:
             repeat(self._networks[rung])
         except Exception as error:
-            if not _is_compilers(error, rung):
+            if not is_compilers(error, rung):
                 raise
             return False
         return True
@@ -126,7 +132,7 @@ class Rungs(Changing):
         self.change(position, lower, told, why=why)
 
 
-def _is_compilers(error: Exception, rung: str) -> bool:
+def is_compilers(error: Exception, rung: str) -> bool:
     """Whether the compiler failed, or what it made, such as a CUDA graph; memory that ends is another matter."""
     if rung == "none":
         return False
