@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that is measured on a GPU, in at most nine minutes: prints a Markdown table, device and versions first.
 #
-#     tests/benchmarks/gpu.sh [part...]      parts: training large attacks attacks-large resume stall kills,
-#     and influence, which nobody has run on a GPU yet and which must be named
+#     tests/benchmarks/gpu.sh [part...]      parts: training large attacks attacks-large evaluation resume stall
+#     kills, and attacks-compiled and influence, which nobody has run on a GPU yet and which must be named
 #
 # Needs this repository and a Python with torch (PYTHON=, default python3) and the packages of pyproject.toml; those that
 # are missing may lie as wheels in .whl/. The peers of the attacks want nanogcg (make .venv-peers, or its wheel).
@@ -31,7 +31,7 @@ part() { # part NAME SECONDS MODULE OPTIONS...: a row of the table for each line
 }
 
 chosen=("$@")
-[[ $# -gt 0 ]] || chosen=(training large attacks attacks-large resume stall kills)
+[[ $# -gt 0 ]] || chosen=(training large attacks attacks-large evaluation resume stall kills)
 echo "$(date -u +%F), commit $(git rev-parse --short HEAD 2>/dev/null || cat .commit 2>/dev/null || echo unknown)" \
   "$("$python" -c 'from tests.benchmarks import language; print(language.machine())' 2>/dev/null)" \
   "$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null)"
@@ -44,17 +44,21 @@ if [[ $device == cuda ]]; then
   part large 100 trainer --size 1.4B --length 2048 --batch 8 --steps 8 --rounds 1 --precision bf16 --ways ours,ours-parts,trainer
   part attacks 60 attacks --precision bf16 --batch 160 --seeds 2 --steps 4
   part attacks-large 100 attacks --size 1.4B --precision bf16 --batch 160 --flips 3 --seeds 1 --steps 3
+  part evaluation 30 evaluation --documents 400
   part resume 60 resume --size 29M --repeats 2 --folder "$scratch"
   part stall 60 stall --size 110M --batch 64 --pairs 2 --seconds 6 --folder "$scratch"
   part kills 150 kills --kills 4 --kill-for-seconds 60
+  part attacks-compiled 400 attacks --size 1.4B --precision bf16 --batch 80 --flips 3 --seeds 1 --steps 3 --compile default
   part influence 120 influence
 else
   part training 300 trainer --size 2M --batch 4 --steps 4 --rounds 1 --ways $ways
   part large 200 trainer --size 2M --length 256 --batch 2 --steps 2 --rounds 1 --ways ours,ours-parts,trainer
   part attacks 200 attacks --seeds 1 --steps 1 --candidates 8 --flips 2
   part attacks-large 300 attacks --size 29M --seeds 1 --steps 1 --candidates 8 --flips 2 --texts 2
+  part evaluation 200 evaluation --documents 40 --repeats 1
   part resume 200 resume --size 2M --repeats 1 --folder "$scratch"
   part stall 200 stall --size 2M --batch 2 --pairs 1 --seconds 2 --folder "$scratch"
   part kills 400 kills --kills 1
+  part attacks-compiled 400 attacks --seeds 1 --steps 2 --candidates 20 --flips 2 --batch 16 --compile default
   part influence 200 influence
 fi
