@@ -10,7 +10,7 @@ import hashlib
 import heapq
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice, pairwise
@@ -55,6 +55,11 @@ class RecordParts:
     def count(self) -> int:
         """The number of parts that were made for these inputs, by their notes alone."""
         return sum(self._is_ours(note) for note in self._directory.glob("*.json"))
+
+    def others(self, prefix: str, than: Collection[str]) -> list[str]:
+        """The parts that begin so and were made for these inputs, by their notes alone, which are none of `than`."""
+        notes = sorted(self._directory.glob(f"{prefix}*.json"))
+        return [note.stem for note in notes if note.stem not in than and self._is_ours(note)]
 
     def _is_ours(self, note: Path) -> bool:
         try:

@@ -52,7 +52,7 @@ def fit(run: StageRun, config: FitConfig, data: StageInput, found: StageInput | 
         trivial=trivial(rows[1]),
     )
     position = train_problem(run, problem, schedule, config.seed, config.execution)
-    run.outputs += [name for name in snapshots if name not in run.outputs]  # what an attempt before this one kept
+    run.outputs.extend(name for name in snapshots if name not in run.outputs)  # what an attempt before this one kept
     _publish(run, "model", model.eval().cpu())
     records = answers(model, manifest, batch)
     return FitResult(

@@ -129,12 +129,22 @@ class StageRun:
         self.log = logging.getLogger(f"ratchet.{run.stage}")
         self.stop = StopRequest()
         self.progress = Progress(run.progress_file, self.log)
-        self.outputs = ["stage.json", "result.json"]
-        self._loops, self._place, self._resumed = 0, dict[str, int](), list[str]()
+        self._outputs = ["stage.json", "result.json"]
+        self._loops, self._place, self._resumed = list[str](), dict[str, int](), list[str]()
+        self._published, self._unfinished = 0, ""
         self._trained = False
         self._recorded: list[dict[str, Any]] | None = None
         self.take_over: Callable[[Any], None] = lambda problem: None
         """Called with the problem that is about to be trained; it may raise to take it: see `tasks.training.replay`."""
+
+    @property
+    def outputs(self) -> list[str]:
+        """What the marker lists. Rows of loops are among it, whether or not the work asked for them."""
+        self._require_loops_at_their_end()
+        own = "records.parquet" in self._outputs and not self._published
+        if len(self._resumed) > self._published and not own:
+            self._publish_rows()
+        return self._outputs
 
     @contextmanager
     def publish(self, name: str) -> Iterator[Path]:
@@ -143,7 +153,7 @@ class StageRun:
         with durable.new_directory(self.directory / name) as folder:
             yield folder
             self.lock.check()
-        self.outputs.append(name)
+        self._outputs.append(name)
 
     @contextmanager
     def publish_file(self, name: str) -> Iterator[Path]:
@@ -152,11 +162,11 @@ class StageRun:
         with durable.new_file(self.directory / name) as file:
             yield file
             self.lock.check()
-        self.outputs.append(name)
+        self._outputs.append(name)
 
     @cached_property
     def metrics(self) -> Rows:
-        self.outputs.append("metrics.jsonl")
+        self._outputs.append("metrics.jsonl")
         return Rows(self.run.metrics_file, self.lock)
 
     @cached_property
@@ -210,28 +220,74 @@ class StageRun:
         with self.publish_file("records.parquet") as file:
             return self.records.merge(keys, file, key_columns)
 
-    def resume(self, items: Iterable[Item], unit: str = "items") -> Iterator[Item]:
+    def resume(self, items: Iterable[Item], unit: str = "items", name: str = "") -> Iterator[Item]:
         """Yields those of `items` that are not done yet; what `row` is told of one is durable when the next begins.
 
         A kill costs one item. Before each the generators of random numbers are set by the stage's configuration and the
-        item, so that it draws the same whatever was done before it in this process. BadInput for an item without rows.
+        item, so that it draws the same whatever was done before it in this process. `name` tells loops over equal items
+        apart. BadInput for an item without rows, for a loop within a loop, or one that is left before its end, and for
+        other items than an earlier attempt had in the same place.
         """
-        self._loops += 1
-        named = {f"{self._loops:02d}-{number:05d}-{_short(item)}": item for number, item in enumerate(items)}
-        if kept := sum(map(self.records.has, named)):
-            self.log.info("%d of %d %s are kept", kept, len(named), unit, extra=FOR_THE_TERMINAL)
-        for number, (key, item) in enumerate(named.items()):
-            if not self.records.has(key):
-                self.step(number, len(named), unit)
-                self._recorded, self._place = [], {"loop": self._loops, "item": number}
-                seed_generators(int(durable.sha256_json([self.run.fingerprint, key])[:12], 16))
-                yield item
+        self._require_loops_at_their_end()
+        items = list(items)
+        loop = self._begin_loop(items, name)
+        place = len(self._loops)
+        parts = [f"{place:02d}-{number:05d}-{loop}" for number in range(len(items))]
+        if others := self.records.others(f"{place:02d}-", parts):
+            raise BadInput(
+                f"loop {place} over run.resume has other items, or another name, than when the stage was begun: "
+                f"{len(others)} that are kept of it ({others[0]}) are none of the {len(items)} {unit} of now. Give "
+                "each start the same, in the same order (sort a set, draw from the configuration), or begin by --fresh"
+            )
+        if kept := sum(map(self.records.has, parts)):
+            self.log.info("%d of %d %s are kept", kept, len(items), unit, extra=FOR_THE_TERMINAL)
+        for number, (part, item) in enumerate(zip(parts, items, strict=True)):
+            if not self.records.has(part):
+                self.step(number, len(items), unit)
+                self._recorded, self._place = [], {"loop": place, "item": number}
+                drawn_by = [self.run.fingerprint, f"{place:02d}-{number:05d}-{durable.sha256_json(repr(item))[:8]}"]
+                seed_generators(int(durable.sha256_json(drawn_by)[:12], 16))
+                self._unfinished = (
+                    f"the loop over run.resume is at {item!r}: another one, or run.rows, has no place within it. Loop "
+                    "once over both, for a, b in run.resume(itertools.product(...)), and ask for the rows after it"
+                )
+                try:
+                    yield item
+                except GeneratorExit:
+                    self._recorded = None
+                    self._unfinished = (
+                        f"the loop over run.resume was left at {item!r}, {number + 1} of {len(items)} {unit}: after a "
+                        "kill, kept items are not given again, so it would not be left there. Go through all items, or "
+                        "write a loop by run.saved and run.save"
+                    )
+                    raise
                 if not self._recorded:
                     raise BadInput(f"the work on {item!r} told run.row nothing, so nothing of it would be kept")
-                self.records.write(key, self._recorded)
-                self._recorded = None
-        self.step(len(named), len(named), unit)
-        self._resumed += named
+                self.records.write(part, self._recorded)
+                self._recorded, self._unfinished = None, ""
+        self.step(len(items), len(items), unit)
+        self._resumed += parts
+
+    def _begin_loop(self, items: Sequence[object], name: str) -> str:
+        """A digest of the loop's name and items. BadInput for items that nothing tells apart."""
+        for number, item in enumerate(items):
+            if not isinstance(item, str) and re.search(r" at 0x[0-9a-f]{6}", repr(item)):
+                raise BadInput(
+                    f"item {number} of run.resume is {item!r}, known by a place in memory, which each start changes: "
+                    "loop over names or numbers, and look up in the loop what they stand for"
+                )
+        loop = durable.sha256_json([name, *map(repr, items)])[:12]
+        if items and loop in self._loops:
+            raise BadInput(
+                f"two loops over run.resume have the same {len(items)} items: after a kill nothing would tell them "
+                "apart. Give each a name: run.resume(items, name=...), the same in each start"
+            )
+        self._loops.append(loop)
+        return loop
+
+    def _require_loops_at_their_end(self) -> None:
+        if self._unfinished:
+            raise BadInput(self._unfinished)
 
     def row(self, **row: Any) -> None:
         """A row of what came out of the item that `resume` gave: plain values, the same names in every row."""
@@ -243,8 +299,15 @@ class StageRun:
         """All rows of all items, in their order; they are the output `records.parquet` too."""
         from storage.records import read_records
 
-        self.merge_records(self._resumed, ("loop", "item", "row"))
+        self._require_loops_at_their_end()
+        if not self._resumed:
+            raise BadInput("run.rows has none to give: no loop over run.resume came before it, or none had an item")
+        self._publish_rows()
         return list(read_records(self.directory / "records.parquet"))
+
+    def _publish_rows(self) -> None:
+        self.merge_records(self._resumed, ("loop", "item", "row"))
+        self._published = len(self._resumed)
 
     def save(self, step: int, **values: Any) -> None:
         """Keeps what a loop of one's own needs to go on after `step`, with all generators; then heeds a stop request.
@@ -358,10 +421,6 @@ class StageRun:
 
         with ended_when_stalled(lambda: self.progress.last_step_at, 60 * minutes, say):
             yield
-
-
-def _short(item: object) -> str:
-    return durable.sha256_json(repr(item))[:8]
 
 
 def cache_folder(root: Path, settings: Execution) -> Path:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import re
+import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ import torch
 
 from deployments.dag.walk import Handle
 from storage import durable
+from storage.records import read_records
 from tasks.stage.configuration import scientific
 from tasks.stage.run import Stage, StageRun
 from tasks.stage.study import StageConfiguration
@@ -77,6 +82,94 @@ def test_an_item_of_which_nothing_is_told_and_a_row_of_no_item_are_refused(tmp_p
     assert "the work on 'a' told run.row nothing" in outcome.message
     outcome = attempted(tmp_path, lambda run: run.row(letter="a")).outcome
     assert "run.row belongs into a loop over run.resume(items)" in outcome.message
+
+
+def killed(root: Path, work: Callable[[StageRun], Any]) -> int:
+    """The exit status of a process of its own that attempts it; the work may kill it."""
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    attempted(root, work)
+    os._exit(0)
+
+
+def test_arms_whose_order_changes_between_starts_do_not_get_one_anothers_rows(tmp_path: Path) -> None:
+    """As over a set of texts, whose order differs in each process."""
+
+    def arms(run: StageRun, order: tuple[str, ...], folds: Callable[[str], Any], dies: bool = False) -> dict[str, Any]:
+        for arm in order:
+            for fold in run.resume(folds(arm)[0], unit="folds", name=folds(arm)[1]):
+                if dies and fold == 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                run.row(arm=arm, fold=fold)
+        return {"rows": [f"{row['arm']} {row['fold']}" for row in run.rows()]}
+
+    told: dict[str, Callable[[str], Any]] = {
+        "unlike": lambda arm: (range(3 if arm == "full" else 4), ""),
+        "named": lambda arm: (range(3), arm),
+    }
+    for kind, folds in told.items():
+        assert killed(tmp_path / kind, partial(arms, order=("scratch", "full"), folds=folds, dies=True)) == -9
+        outcome = attempted(tmp_path / kind, partial(arms, order=("full", "scratch"), folds=folds)).outcome
+        assert outcome.exit_code == 2 and "loop 1 over run.resume has other items, or another name" in outcome.message
+        rows = attempted(tmp_path / kind, partial(arms, order=("scratch", "full"), folds=folds))
+        whole = attempted(tmp_path / f"{kind}-whole", partial(arms, order=("scratch", "full"), folds=folds))
+        assert rows.run.result_file.read_bytes() == whole.run.result_file.read_bytes()
+    outcome = attempted(tmp_path / "same", partial(arms, order=("full", "scratch"), folds=lambda arm: (range(3), "")))
+    assert "two loops over run.resume have the same 3 items" in outcome.outcome.message
+
+
+def test_items_that_are_known_by_a_place_in_memory_are_refused_by_number(tmp_path: Path) -> None:
+    outcome = attempted(tmp_path, lambda run: [run.row(a=1) for _ in run.resume(["a", drawn])]).outcome
+    assert (outcome.end_state, outcome.exit_code) == ("bad_input", 2)
+    assert re.match("item 1 of run.resume is <function drawn at 0x.*>, known by a place in memory", outcome.message)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_loop_that_is_left_before_its_end_is_refused_and_loses_no_row_of_the_items_before(
+    tmp_path: Path, asks: bool
+) -> None:
+    def early(run: StageRun, least: int) -> dict[str, Any]:
+        for arm in ("a", "b"):
+            for number in run.resume(range(4), name=arm):
+                run.row(arm=arm, number=number)
+                if arm == "b" and number == least:
+                    break
+        return {"rows": len(run.rows()) if asks else 8}
+
+    outcome = attempted(tmp_path, partial(early, least=2)).outcome
+    assert (outcome.end_state, outcome.exit_code) == ("bad_input", 2)
+    assert "the loop over run.resume was left at 2, 3 of 4 items" in outcome.message
+    finished = attempted(tmp_path, partial(early, least=9))
+    assert durable.read_json(finished.run.result_file) == {"rows": 8}
+
+
+def test_a_loop_within_a_loop_is_refused_before_its_work_and_so_are_no_rows(tmp_path: Path) -> None:
+    worked: list[int] = []
+
+    def nested(run: StageRun) -> None:
+        for _ in run.resume([1, 2]):
+            worked.extend(run.resume(range(2)))
+
+    outcome = attempted(tmp_path, nested).outcome
+    assert (outcome.exit_code, worked) == (2, [])
+    assert "the loop over run.resume is at 1: another one, or run.rows, has no place within it" in outcome.message
+    outcome = attempted(tmp_path, lambda run: run.rows()).outcome
+    assert outcome.exit_code == 2 and "no loop over run.resume came before it" in outcome.message
+
+
+@pytest.mark.parametrize("asks_after", [None, 1])
+def test_rows_that_nobody_asks_for_are_an_output_too(tmp_path: Path, asks_after: int | None) -> None:
+    def work(run: StageRun) -> dict[str, Any]:
+        for loop in (1, 2):
+            for number in run.resume(range(loop)):
+                run.row(number=number)
+            if loop == asks_after:
+                run.rows()
+        return {}
+
+    finished = attempted(tmp_path, work)
+    assert "records.parquet" in durable.read_json(finished.run.marker_file)["outputs"]
+    assert [row["number"] for row in read_records(finished.run.path / "records.parquet")] == [0, 0, 1]
 
 
 VALUES = {
