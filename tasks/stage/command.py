@@ -84,15 +84,31 @@ def run_command(
     if child.returncode:
         ended = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
         raise RuntimeError(f"{what} ended with {ended}; its last lines:\n" + "\n".join(output.last))
-    for name in leaves:
-        left = run.scratch / name
-        size = sum(file.stat().st_size for file in [left, *left.rglob("*")] if file.is_file())
-        if not size:
+    left = {name: _stats(run.scratch / name) for name in leaves}
+    for name, files in left.items():
+        if not any(file.st_size for file in files):
             there = ", ".join(sorted(path.name for path in run.scratch.glob("[!.]*"))) or "nothing"
             advice = "It ended before its work was done, or leaves it elsewhere: see `leaves` of run.command"
             raise CheckFailed(f"{what} leaves {name} in the scratch folder", f"exit code 0, and {there}", name, advice)
+    # One that goes on may rightly keep the best.pt of an attempt before: so each by itself may be old. But where it
+    # saved nothing either, nothing tells it from one that failed at once, as the first of a pipe may with exit code 0.
+    changed_at = max((file.st_ctime_ns for files in left.values() for file in files), default=None)
+    begun_at = (run.lock.directory / f"{run.lock.number}.json").stat().st_mtime_ns  # by the clock of the same disk
+    if changed_at and changed_at < begun_at and not (own and own.added):
+        saved = f", and no checkpoint {checkpoints} of this attempt" if checkpoints else ""
+        names, advice = (
+            ", ".join(leaves),
+            "See what it printed in the log: behind a pipe only the last exit code counts ",
+        )
+        advice += "(set -o pipefail). If it had nothing left to do, `--fresh STAGE` does all of it again"
+        measured = f"exit code 0, {names} of an attempt before{saved}"
+        raise CheckFailed(f"{what} did its work", measured, f"{names} of this attempt", advice)
     for name in leaves:
         _publish(run, name)
+
+
+def _stats(left: Path) -> list[os.stat_result]:
+    return [file.stat() for file in [left, *left.rglob("*")] if file.is_file()]
 
 
 def _publish(run: StageRun, name: str) -> None:

@@ -49,6 +49,7 @@ class ScratchCheckpoints:
         self._listed: dict[Path, object] = {}
         self.step, self._copied, self.state = 0, 0, dict[str, Any]()
         """What `add` was told of the checkpoint that is gone on from."""
+        self.added = False
 
     def newest(self) -> Path | None:
         """The newest that verifies; what is on no list and may be torn is removed.
@@ -104,7 +105,7 @@ class ScratchCheckpoints:
         name = listed.relative_to(self._folder).as_posix()
         self._checkpoints.save(step, {}, state | {"scratch": name, "files": digests})
         self._checkpoints.prune(LISTED)
-        self._listed[path] = stamps
+        self._listed[path], self.added = stamps, True
         copies = self._copies()
         for old in [*before, *(copy for step in sorted(copies)[:-LISTED] for copy in copies[step])]:
             _remove(old)

@@ -279,6 +279,42 @@ def test_exit_code_0_without_what_it_was_to_leave_is_a_failed_check(tmp_path: Pa
     assert not handle.finished
 
 
+@pytest.mark.parametrize("then", ["fails at once", "saves more", "writes it"])
+def test_what_an_attempt_before_left_counts_only_if_this_one_did_something(tmp_path: Path, then: str) -> None:
+    """Seen: `train.py | tee log` failed at once, the pipe gave 0, and the best.pt before the kill was the result."""
+    does = f"""
+        if sys.argv[3:] and {then == "fails at once"}:
+            os.remove("count-4")
+            sys.exit(0)
+        if step == 2 or {then == "writes it"}:
+            open("best.pt", "w").write(str(step))
+        if step == 4 and not sys.argv[3:]:
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
+        file.write(f"{{step}}")
+        file.write("}}")
+        file.close()
+        while step == 3 and not os.path.exists("../checkpoints/3"):
+            time.sleep(0.01)
+        continue
+"""
+    code = f"""
+from pathlib import Path
+from tests.tasks.stage.test_command import attempted
+attempted(Path({str(tmp_path)!r}), {does.strip()!r}, leaves="best.pt")
+"""
+    first = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False)
+    assert first.returncode == -signal.SIGKILL
+    handle = attempted(tmp_path, does.strip(), leaves="best.pt")
+    log = (handle.run.attempts / "0002.log").read_text()
+    assert "goes on from" in log and "is kept: there is none" not in log
+    assert handle.finished == (then != "fails at once")
+    if not handle.finished:
+        assert "did its work: measured exit code 0, best.pt of an attempt before" in handle.outcome.message
+    else:
+        assert (handle.run.path / "best.pt").read_text() == ("5" if then == "writes it" else "2")
+
+
 def test_another_exit_code_is_told_with_the_last_lines(tmp_path: Path) -> None:
     handle = attempted(tmp_path, 'sys.exit("the disk is on fire")')
     assert handle.outcome.end_state == "crashed"
