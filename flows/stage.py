@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,6 +26,8 @@ from deployments.study_flow import lazily
 from storage import durable
 from storage.attempts import SOURCE_FILE
 from storage.errors import BadInput
+from storage.markers import Verdict
+from storage.run_directory import RunDirectory, read
 from storage.visible import log_visibly
 from tasks.stage.attempt import attempt
 from tasks.stage.outcome import Outcome
@@ -48,15 +51,16 @@ def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
     walk.close_to_others()
     if fingerprint not in {handle.run.fingerprint for handle in walk.handles}:
         page.sweep_without_stopped(study, walk)  # it may be the table of a sweep without some cells
-    handle = _find(walk.handles, name, fingerprint)
+    handle = _find(walk.handles, name, RunDirectory(Path(root), study.name, name, fingerprint) if fingerprint else None)
     until = time.monotonic() + INPUTS_SECONDS
-    while handle.waits_for and time.monotonic() < until:
+    is_here = handle in walk.handles  # else the attempt refuses it
+    while is_here and handle.waits_for and time.monotonic() < until:
         LOG.info("does not see yet that %s is finished; checks again", ", ".join(handle.waits_for))
         time.sleep(INPUTS_POLL_SECONDS)
         walk.check_markers()
     if handle.finished:
         return Outcome("finished")
-    if handle.waits_for:
+    if is_here and handle.waits_for:
         raise BadInput(
             f"{name} reads what is not finished: {', '.join(handle.waits_for)}. Start the study, which runs them first"
         )
@@ -71,18 +75,24 @@ def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
     return outcome
 
 
-def _find(handles: list[Handle], name: str, fingerprint: str | None) -> Handle:
+def _find(handles: list[Handle], name: str, run: RunDirectory | None) -> Handle:
+    """The stage of this name and run. One that gives another run by now, of which there is this, is to be refused by
+    the attempt, which leaves a record of it and says what changed."""
     named = [handle for handle in handles if handle.stage.name == name]
-    found = [handle for handle in named if fingerprint in (None, "", handle.run.fingerprint)]
+    found = [handle for handle in named if run is None or handle.run.fingerprint == run.fingerprint]
     if len(found) == 1:
         return found[0]
     if not named:
         raise BadInput(f"there is no stage {name!r} on this page: {', '.join(handle.stage.name for handle in handles)}")
+    if run is not None and run.path.is_dir():
+        fields = read(run.stage_file).get("scientific")
+        same = (handle for handle in named if handle.config.scientific() == fields)
+        return replace(next(same, named[0]), run=run, verdict=Verdict(False, present=False))
     known = ", ".join(handle.run.fingerprint for handle in named)
     if not found:
         raise BadInput(
-            f"{name} has the fingerprint {known} and not {fingerprint}: the source or a text changed since it was "
-            "dispatched; start the study again"
+            f"{name} has the fingerprint {known} and not {run and run.fingerprint}: code, a package or a file that it "
+            "reads changed since it was dispatched; restore that, or start the study again, which is another run"
         )
     raise BadInput(f"there are several stages {name!r}: name one by its fingerprint ({known})")
 

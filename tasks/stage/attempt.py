@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from storage import attempts, durable, generations, locks, markers
+from storage.differences import leaves
 from storage.errors import BadInput, Held, NoProgress
 from storage.inside import refuse_links
 from storage.run_directory import RunDirectory, fingerprint, read
@@ -231,15 +232,20 @@ def _require_unchanged(
     stage: Stage, config: StageConfiguration, run: RunDirectory, inputs: dict[str, StageInput]
 ) -> None:
     """Requires, before the work and again after it, that files and packages are those of the fingerprint."""
-    current = fingerprint(
-        stage.name,
-        stage.version,
-        config.scientific(),
-        config.external_inputs(),
-        {role: source.run.fingerprint for role, source in inputs.items()},
+    external, prints = config.external_inputs(), {role: source.run.fingerprint for role, source in inputs.items()}
+    if fingerprint(stage.name, stage.version, config.scientific(), external, prints) == run.fingerprint:
+        return
+    begun = read(run.stage_file)
+    read_then = {role: given["fingerprint"] for role, given in begun.get("inputs", {}).items()}
+    then, now = (
+        dict(leaves({**begun.get("external", {}), "reads": read_then})),
+        dict(leaves({**external, "reads": prints})),
     )
-    if current != run.fingerprint:
-        raise BadInput(f"a file or package that {stage.name} reads changed after the command started: start it again")
+    changed = [name for name in {**then, **now} if begun and then.get(name) != now.get(name)]
+    raise BadInput(
+        f"{', '.join(changed) or 'code, a file or a package'} of {stage.name} changed since it was started: with that "
+        "put back as it was, the same command goes on; as it is now, the stage is another run, which begins anew"
+    )
 
 
 def _work(stage: Stage, work: StageRun, config: StageConfiguration, inputs: dict[str, StageInput]) -> dict[str, Any]:

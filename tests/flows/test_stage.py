@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from deployments.dag.page import load_page
 from deployments.dag.walk import Handle, Walk
+from deployments.views.listing import standing
 from flows import stage
+from flows.command.show import facts_of
 from storage import attempts, durable, locks
 from tests.slurm import toy
 from tests.slurm.harness import kept_study, toy_study
@@ -81,7 +84,7 @@ def test_an_attempt_that_is_to_be_continued_and_one_that_failed_differ_in_the_ex
     [
         ({"stage": "toy-repot"}, "no stage 'toy-repot' on this page: toy-training, toy-report"),
         ({"stage": "toy-report"}, "reads what is not finished: toy-training"),
-        ({"fingerprint": "ab" * 32}, "changed since it was dispatched; start the study again"),
+        ({"fingerprint": "ab" * 32}, "changed since it was dispatched; restore that, or start the study again"),
         ({"study_file": "/nowhere/study.yaml"}, "no study file /nowhere/study.yaml"),
     ],
 )
@@ -97,6 +100,43 @@ def test_what_cannot_begin_is_bad_input_and_leaves_no_attempt(
     assert job.run(**changed) == 2
     assert told in capsys.readouterr().err
     assert not job.handle().run.attempts.exists()
+
+
+SCRIPTED = """
+import ratchet as r
+
+@r.stage(needs="cpu", torch=False)
+def script(run, train: r.Script = r.Script(path="train.py")):
+    run.command("python", train.path, checkpoints="last", resume=["last"], leaves=["end"])
+    return {}
+
+@r.study
+def scripted():
+    return script()
+"""
+
+
+def test_a_script_that_was_edited_between_two_jobs_is_named_and_the_run_tells_why_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = "import sys; open('end' if sys.argv[1:] else 'last', 'w').write('1'); sys.exit(not sys.argv[1:])"
+    Path("train.py").write_text(script)
+    Path("scripted.py").write_text(SCRIPTED)
+    page = load_page("scripted.py")
+    kept = kept_study(tmp_path / "runs", page.model(name="scripted"), page)
+    (handle,) = kept.handles
+    given = ["--stage=scripted-script", f"--study-file={kept.file}", f"--root={tmp_path / 'runs'}"]
+    given.append(f"--fingerprint={handle.run.fingerprint}")
+    assert stage.main(given) == 1, "it ends without `end`, and has a checkpoint"
+    Path("train.py").write_text(script + "  # a comment")
+    assert stage.main(given) == 2
+    assert "train.script.train.py of scripted-script changed since it was started" in capsys.readouterr().err
+    Path("train.py").write_text(script)
+    state, stands = standing(handle.run)
+    assert state == "not finished" and stands.startswith("bad input in attempt 2: train.script.train.py of"), stands
+    assert [*facts_of(handle.run)["attempts"]][-1]["record"]["exit_code"] == 2
+    assert stage.main(given) == 0, "with the script put back it goes on"
 
 
 def test_an_error_of_ours_before_the_attempt_has_a_code_of_its_own(

@@ -38,8 +38,8 @@ SOURCES = ".sources"
 FOLDER = "studies"
 STOPPED = ".stopped"
 CHANGED = (
-    "nothing more is started: a stage, a package or a text that the study reads has changed since it was started. "
-    "Start it again to go on with what is there now"
+    "nothing more is started: a stage, a package or a file that the study reads has changed since it was started. With "
+    "that put back as it was it goes on; started again as it is now, what reads it is another run"
 )
 GONE = (
     "nothing more is started: {} is gone, which a start of the study writes: the root, or this study in it, was removed"

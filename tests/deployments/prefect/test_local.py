@@ -274,7 +274,7 @@ def test_a_file_that_changes_while_it_is_read_never_gives_a_marker(tmp_path: Pat
     (tmp_path / "text.txt").write_text("the text")
     config = ToyConfig(ends="reads-a-file-that-changes", reads=[str(tmp_path / "text.txt")])
     here, state = run_page(tmp_path / "runs", lambda stage: stage(toy_stage("only"), config))
-    assert state.name == "BadInput" and "changed after the command started" in (state.message or "")
+    assert state.name == "BadInput" and "changed since it was started" in (state.message or "")
     assert not here.handles[0].run.marker_file.exists()
 
 
