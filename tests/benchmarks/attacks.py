@@ -248,7 +248,7 @@ def report(task: str, found: dict[str, list[list[Point]]], ideal_seconds: float)
         best(a, "forwards", limit) >= best(b, "forwards", limit) for (a, b), limit in zip(pairs, forwards, strict=True)
     )
     sys.stdout.write(
-        f"{task:18} ours / peer {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); "
+        f"{task:18} {' / '.join(rates)} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); "
         f"at least as strong at equal forwards in {better} of {len(pairs)}\n"
     )
 
