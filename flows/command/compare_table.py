@@ -77,7 +77,7 @@ def compared_table(file: Path, asked: Asked) -> Found:
             {value: values},
             pairs,
             *level,
-            higher_is_better=asked.higher_is_better,
+            higher=[value] if asked.higher_is_better else [],
             allow_equal=asked.allow_equal,
             other_seeds=asked.test == "unpaired",
         )[value]

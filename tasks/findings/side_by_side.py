@@ -52,11 +52,12 @@ def report(run: StageRun, config: ArmsConfig, **inputs: StageInput) -> Published
     compared = {arm: values[arm] for arm in dict.fromkeys(name for pair in config.pairs for name in pair)}
     (comparisons,) = compare_together(
         {config.metric: compared}, config.pairs, config.confidence_level, MIN_PAIRS,
-        higher_is_better=bool(higher), allow_equal=True,
+        higher=[config.metric] if higher else [], allow_equal=True,
     ).values()  # fmt: skip
     document = _document(run, config, inputs, values, comparisons, LOWER if higher is None else BETTER, bool(higher))
     numbers = {
         config.metric: {arm: arm_mean(of_arm, config.confidence_level).mean for arm, of_arm in values.items()},
+        "higher_is_better": higher,
         "values": [{"arm": arm, **row} for arm, row in values.items()],
         "differences": [comparison.as_json() for comparison in comparisons],
     }

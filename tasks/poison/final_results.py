@@ -131,6 +131,6 @@ def compared(config: EndConfig, areas: Mapping[str, Measures], removal: Mapping[
     }
     pairs: dict[str, list[Pair]] = {"auroc": [(strategy, name) for name in (*REFERENCES, f"{strategy}{CLEAN}")]}
     pairs["failed"] = [("failure without detected", f"failure without {name}") for name in ("random", "untrained")]
-    how = (config.confidence_level, config.min_seeds, (), True, True)
+    how = (config.confidence_level, config.min_seeds, (), [*pairs], True)
     rows = compare_together({"auroc": areas, "failed": failed}, pairs, *how)
     return [row for of in rows.values() for row in of]

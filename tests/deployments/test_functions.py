@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -317,6 +318,27 @@ def test_the_numbers_of_the_arms_are_read_by_ratchet_compare(tmp_path: Path) -> 
     (one,) = found.comparisons
     (ours,) = durable.read_json(run / "final_results.json")["differences"]
     assert (one.arm, one.better, one.interval) == ("up", True, ours["interval"])
+
+
+@pytest.mark.parametrize("higher", [None, True])
+def test_a_sweep_compares_what_the_report_of_its_study_compares(tmp_path: Path, higher: bool | None) -> None:
+    text = BESIDE.replace("fold: int, by", "fold: int, seed: int, by").replace("[fold]", "[(fold + seed) % 5]")
+    text = text.replace('("up", "down"), question', f'("up", "down"), higher_is_better={higher}, question')
+    page = page_of(tmp_path, text if higher is None else text.replace('"higher": [', '"h": ['), "beside")
+
+    def swept(**over: list[object]) -> Path:
+        study = read_study(page, None, ["folds=3"], 42)
+        return replace(page, over=over).walk(study, Here(tmp_path / "runs", study.name))[-1].run.path
+
+    run = swept(seed=[1, 2, 3], by=[0.5, 0.9])
+    found = durable.read_json(run / "final_results.json")["comparisons"]
+    compared = {(row["arm"], row["reference"]) for row in found.pop("accuracy")}
+    assert found == {} and ("up, by 0.5", "down, by 0.5") in compared
+    assert not [arm for arm, reference in compared if arm.startswith("ridge") and not reference.startswith("ridge")]
+    (answer, *_) = durable.read_json(run / "result.json")["answer"]
+    assert answer.startswith("accuracy: up, by 0.5 is better than down, by 0.5 and up, by 0.9 is better"), answer
+    (answer, *_) = durable.read_json(swept(by=[0.5, 0.9]) / "result.json")["answer"]
+    assert "one seed" not in answer and "its own report compares the arms of each" in answer
 
 
 @pytest.mark.parametrize(

@@ -109,21 +109,22 @@ def compare_together(
     confidence_level: float,
     min_seeds: int,
     unlearned: Collection[str] = (),
-    higher_is_better: bool = False,
+    higher: Collection[str] = (),
     allow_equal: bool = False,
     other_seeds: bool = False,
 ) -> dict[str, list[Comparison]]:
     """Each pair (arm, reference) in each table of a report, or those that `pairs` has for it, all corrected together.
 
-    Nothing is better or worse of arms that are `unlearned`. ValueError for what would make a comparison meaningless:
-    see `require_comparable`.
+    Nothing is better or worse of arms that are `unlearned`; in the tables `higher` higher values are better. ValueError
+    for what would make a comparison meaningless: see `require_comparable`.
     """
     of_tables = pairs if isinstance(pairs, Mapping) else dict.fromkeys(tables, pairs)
-    number, rows = sum(map(len, of_tables.values())), []
+    number, rows, gains = sum(map(len, of_tables.values())), [], []
     for name, values in tables.items():
         require_comparable(values, allow_equal, other_seeds)
         rows += [_compare_pair(values, *pair, confidence_level, number, unlearned) for pair in of_tables[name]]
-    judged = iter(_judge(rows, confidence_level, min_seeds, higher_is_better))
+        gains += [name in higher] * len(of_tables[name])
+    judged = iter(_judge(rows, confidence_level, min_seeds, gains))
     return {name: list(islice(judged, len(of_tables[name]))) for name in tables}
 
 
@@ -213,7 +214,7 @@ def judge_unpaired(
         return {"p": test.p, "interval": test.interval, "seeds_needed": None, "smallest_shown": could}
 
     rows = [row.model_copy(update=by(test)) for row, test in zip(comparisons, tests, strict=True)]
-    return _judge(rows, confidence_level, min_seeds, higher_is_better)
+    return _judge(rows, confidence_level, min_seeds, [higher_is_better] * len(rows))
 
 
 def judge_with_sources(
@@ -229,7 +230,7 @@ def judge_with_sources(
         return {"p": of.p_value, "interval": of.interval, "seeds_needed": None, "smallest_shown": could}
 
     rows = [row.model_copy(update=by(over[at]) if at in over else {}) for at, row in enumerate(comparisons)]
-    return _judge(rows, confidence_level, min_seeds)
+    return _judge(rows, confidence_level, min_seeds, [False] * len(rows))
 
 
 def seeds_needed(mean: float, standard_deviation: float, confidence_level: float) -> int | None:
@@ -308,12 +309,12 @@ def _compare_pair(
 
 
 def _judge(
-    rows: Sequence[Comparison], confidence_level: float, min_seeds: int, higher_is_better: bool = False
+    rows: Sequence[Comparison], confidence_level: float, min_seeds: int, higher_is_better: Sequence[bool]
 ) -> list[Comparison]:
-    """The same comparisons, corrected together by Holm, and which of them are shown."""
+    """The same comparisons, corrected together by Holm, and which of them are shown; of which higher is better."""
     adjusted, judged = holm({place: row.p for place, row in enumerate(rows) if row.p is not None}), []
     for place, row in enumerate(rows):
-        p, enough, gain = adjusted.get(place), row.seeds >= min_seeds, row.mean if higher_is_better else -row.mean
+        p, enough, gain = adjusted.get(place), row.seeds >= min_seeds, row.mean * (1 if higher_is_better[place] else -1)
         clear = p is not None and p <= 1 - confidence_level and enough and not row.unlearned
         could = row.smallest_shown if enough else None
         update = {"p_adjusted": p, "smallest_shown": could, "better": clear and gain > 0, "worse": clear and gain < 0}

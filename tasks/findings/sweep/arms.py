@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storage.errors import MESSAGE_SHOWN, cut
+from tasks.findings.arms import BETTER, LOWER, Words
 from tasks.findings.statistics.comparison import Comparison, Pair, compare_together
 from tasks.findings.sweep.results import CellNumbers, Metric, SweepResults
 
@@ -46,13 +47,19 @@ def arms_of(results: SweepResults, metric: Metric) -> dict[str, dict[str, float]
     return {arm: {seed: value for seed, value in of_arm.items() if seed in common} for arm, of_arm in arms.items()}
 
 
+def words_of(metric: Metric) -> Words:
+    """What a lower and a higher value are called."""
+    return LOWER if metric.higher is None else BETTER
+
+
 def pairs_of(results: SweepResults, metric: Metric) -> list[Pair]:
-    """Each number of a metric with its first one, and each combination of the other keys with the first one."""
+    """Each number of a metric with its first one, or as the study pairs them; each combination of other keys with the
+    first one."""
     groups, (first, *others) = [values for values, _ in results.groups()], metric.numbers
     beside = [
-        (arm_name(results, metric, label, values), arm_name(results, metric, first, values))
+        (arm_name(results, metric, label, values), arm_name(results, metric, reference, values))
         for values in groups
-        for label in others
+        for label, reference in metric.pairs or [(other, first) for other in others]
     ]
     across = [
         (arm_name(results, metric, label, values), arm_name(results, metric, label, groups[0]))
@@ -84,8 +91,10 @@ def compare_metrics(results: SweepResults, metrics: Sequence[Metric], level: flo
     tables, pairs = {}, {}
     for metric in metrics:
         arms = arms_of(results, metric)
-        if len(arms) > MOST_ARMS or not any(arms.values()) or set(metric.numbers.values()) <= {*constant}:
+        names = {*metric.numbers.values()}
+        if len(arms) > MOST_ARMS or not any(arms.values()) or names <= {*constant} or names & {*results.bookkeeping}:
             continue
         if present := [pair for pair in pairs_of(results, metric) if set(pair) <= arms.keys()]:
             tables[metric.title], pairs[metric.title] = arms, present
-    return compare_together(tables, pairs, level, MIN_SEEDS, allow_equal=True)
+    higher = [metric.title for metric in metrics if metric.higher]
+    return compare_together(tables, pairs, level, MIN_SEEDS, higher=higher, allow_equal=True)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -19,6 +20,17 @@ from tasks.stage.result import NOTED_BY_THE_FRAME, Result
 from tasks.stage.run import StageInput
 
 FINAL_RESULTS = "final_results.json"
+OF_A_TRAINING = {
+    "budget",
+    "guard",
+    "steps",
+    "epochs",
+    "ended_early_at_step",
+    "best_step",
+    "trivial",
+    "ratio_to_trivial",
+}
+"""What a training tells of itself beside its metrics (`tasks.training.result.described`)."""
 
 
 class CellNumbers(Result):
@@ -40,6 +52,17 @@ class OverSeeds(Result):
     numbers: dict[str, MeanOverSeeds]
 
 
+class Judged(Result):
+    """A metric by which the study itself judges, as its `r.report` or its trainings say."""
+
+    numbers: dict[str, str]
+    """Dotted name of each number, by what it is of."""
+    higher: bool | None
+    """Whether higher is better; None: nobody said."""
+    pairs: list[list[str]] = Field(default_factory=list)
+    """An arm and its reference, as the report compares them; none: each with the first."""
+
+
 class SweepResults(Result):
     """final_results.json of a sweep: every cell by its name, also those that are missing."""
 
@@ -49,6 +72,10 @@ class SweepResults(Result):
     """Keys that vary chance alone, over which means are taken."""
     cells: dict[str, CellNumbers]
     over_seeds: list[OverSeeds] = Field(default_factory=list)
+    judged: dict[str, Judged] = Field(default_factory=dict)
+    """The metrics by which the study itself judges, by their form; what decides stands first."""
+    bookkeeping: list[str] = Field(default_factory=list)
+    """Numbers of trainings that are no metric, such as steps: shown, and compared with nothing."""
     comparisons: dict[str, list[Comparison]] = Field(default_factory=dict)
     """Title of a metric -> the differences of its arms, paired by seed, all corrected together."""
 
@@ -107,7 +134,18 @@ def collect(config: SweepConfig, cells: dict[str, StageInput], runs: dict[str, s
         )
         for name, values in config.cells.items()
     }
-    results = SweepResults(study=config.study, keys=config.keys, chance=config.chance, cells=rows)
+    judged, bookkeeping = dict[str, Judged](), list[str]()
+    if config.numbers == ["*"]:  # a study that names its numbers judges by these
+        for stage in cells.values():
+            _judge(_values_of(stage), judged, bookkeeping)
+    results = SweepResults(
+        study=config.study,
+        keys=config.keys,
+        chance=config.chance,
+        cells=rows,
+        judged=judged,
+        bookkeeping=[name for name in dict.fromkeys(bookkeeping)],
+    )
     if not results.has_seeds:
         return results
     return results.model_copy(update={"over_seeds": _over_seeds(results, config.confidence_level)})
@@ -118,22 +156,53 @@ def numbers_of(stage: StageInput, patterns: list[str]) -> dict[str, float]:
 
     Raises BadInput where there is none that one of the patterns names.
     """
-    file = stage.path / FINAL_RESULTS
-    values = durable.read_json(file if file.is_file() else stage.run.result_file)
-    if isinstance(values, dict):
-        values = {name: value for name, value in values.items() if name not in NOTED_BY_THE_FRAME}
     numbers = {
         name: number
-        for name, number in _scalars(values).items()
+        for name, number in _scalars(_values_of(stage)).items()
         if any(fnmatchcase(name, pattern) for pattern in patterns)
     }
     if not numbers:
-        where = file.name if file.is_file() else stage.run.result_file.name
+        where = _file_of(stage).name
         raise BadInput(
             f"{stage.path}: {where} has no number that a sweep could show ({', '.join(patterns)}): return numbers from "
             f"the stage {stage.run.stage}, or write them to {FINAL_RESULTS}"
         )
     return numbers
+
+
+def _file_of(stage: StageInput) -> Path:
+    file = stage.path / FINAL_RESULTS
+    return file if file.is_file() else stage.run.result_file
+
+
+def _values_of(stage: StageInput) -> Any:
+    values = durable.read_json(_file_of(stage))
+    if not isinstance(values, dict):
+        return values
+    return {name: value for name, value in values.items() if name not in NOTED_BY_THE_FRAME}
+
+
+def _judge(values: Any, judged: dict[str, Judged], bookkeeping: list[str], *path: str) -> None:
+    """Adds what an `r.report` or the trainings in these values say of their numbers."""
+    if not isinstance(values, dict):
+        return
+    if {"differences", "higher_is_better"} <= values.keys():  # as tasks.findings.side_by_side writes
+        metric, arms = next(iter(values.items()))
+        pairs = [[one["arm"], one["reference"]] for one in values["differences"]]
+        numbers = {arm: f"{metric}.{arm}" for arm in arms}
+        judged.setdefault(f"{metric}.NAME", Judged(numbers=numbers, higher=values["higher_is_better"], pairs=pairs))
+    elif "best_step" in values:  # as tasks.training.result writes
+        for key in values:
+            name = ".".join([*path, key])
+            if key in OF_A_TRAINING:
+                bookkeeping += [name, *(f"{name}.{inner}" for inner in _scalars(values[key]))]
+            elif key.startswith("best_"):
+                form = ".".join([*path[:-1], *(["NAME"] if path else []), key])
+                of_metric = Judged(numbers={}, higher=key.removeprefix("best_") in values.get("higher", ()))
+                judged.setdefault(form, of_metric).numbers[path[-1] if path else key] = name
+    else:
+        for key, inner in values.items():
+            _judge(inner, judged, bookkeeping, *path, str(key))
 
 
 def _over_seeds(results: SweepResults, level: float) -> list[OverSeeds]:
@@ -167,19 +236,29 @@ class Metric:
     """The pattern of their dotted names, in which NAME stands for the label."""
     numbers: dict[str, str]
     """Dotted name of each number, by its label."""
+    higher: bool | None = None
+    """Whether higher is better; None: nobody said."""
+    pairs: Sequence[Sequence[str]] = ()
+    """The labels that are compared; none: each with the first."""
 
 
 def metrics_of(results: SweepResults, patterns: Sequence[str]) -> list[Metric]:
-    """The numbers that one pattern names, as one metric: what its last `*` stands for tells them apart.
+    """The metrics by which the study judges, and the numbers that one pattern names as one metric: what its last `*`
+    stands for tells them apart.
 
     Other values of an earlier `*`, such as another attack, are another metric. Numbers that `*` alone names are one by
     the group that they are in.
     """
-    by_form: dict[str, dict[str, str]] = {}
+    by_form = {form: dict(one.numbers) for form, one in results.judged.items()}
+    taken = {name for numbers in by_form.values() for name in numbers.values()}
     for name in results.numbers:
-        form, label = _form_and_label(name, patterns)
-        by_form.setdefault(form, {})[label] = name
-    return [Metric(title, form, by_form[form]) for form, title in _titles([*by_form]).items()]
+        if name not in taken:
+            form, label = _form_and_label(name, patterns)
+            by_form.setdefault(form, {})[label] = name
+    nobody = Judged(numbers={}, higher=None)
+    told = {form: results.judged.get(form, nobody) for form in by_form}
+    titles = _titles([*by_form])
+    return [Metric(titles[form], form, by_form[form], told[form].higher, told[form].pairs) for form in by_form]
 
 
 def _titles(forms: Sequence[str]) -> dict[str, str]:

@@ -39,7 +39,7 @@ def read_cells(run: StageRun, config: SweepConfig, cells: dict[str, StageInput])
         cautions.append(f"**{nothing}.**")
     return results, Document(
         title(results),
-        verdict(results),
+        verdict(results, metrics),
         numbers=numbers(results),
         answer=answer(results, compared_first(results)),
         not_shown=cautions,

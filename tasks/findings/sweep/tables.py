@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
-from tasks.findings.arms import LOWER, differences_in_words, number_line, why_not_shown
+from tasks.findings.arms import differences_in_words, number_line, why_not_shown
 from tasks.findings.comparison_table import comparison_table
 from tasks.findings.document import Section
 from tasks.findings.numbers import span
 from tasks.findings.provenance import run_name
-from tasks.findings.sweep.arms import MIN_SEEDS, MOST_ARMS
+from tasks.findings.sweep.arms import MIN_SEEDS, MOST_ARMS, words_of
 from tasks.findings.sweep.figures import MISSING, NUMBER, figures_of, mean_of, numbers_of_cells
 from tasks.findings.sweep.results import CellNumbers, Metric, OverSeeds, SweepResults
 from tasks.findings.table import Table
@@ -44,15 +45,20 @@ def facts(results: SweepResults) -> list[str]:
     return cautions
 
 
-def verdict(results: SweepResults) -> str:
-    """The answer of the seeds about the first metric, in a line."""
+def verdict(results: SweepResults, metrics: Sequence[Metric]) -> str:
+    """The answer of the seeds about the first metric, and about the next of which they show something, in a line."""
     if not results.has_seeds:
-        return "Not compared: each cell is one run with one seed, and a difference may be chance."
-    if not (title := compared_first(results)):
+        within = any(one.pairs for one in results.judged.values())
+        own = "; its own report compares the arms of each" if within else ""
+        return f"Not compared: no seed varies between the cells, and a difference may be chance{own}."
+    if not results.comparisons:
         return f"Not compared: {_why_not_compared(results)}."
-    comparisons = results.comparisons[title]
-    differences = differences_in_words(comparisons, LOWER)
-    return f"{title}: {differences}." if differences else why_not_shown(comparisons, MIN_SEEDS, LOWER)
+    words = {metric.title: words_of(metric) for metric in metrics}
+    shown = {title: differences_in_words(rows, words[title]) for title, rows in results.comparisons.items()}
+    if not shown[title := compared_first(results)]:
+        why = why_not_shown(results.comparisons[title], MIN_SEEDS, words[title])
+        shown[title] = f"{why[0].lower()}{why[1:-1]}"
+    return " ".join([f"{title}: {said}." for title, said in shown.items() if said][:2])
 
 
 def _why_not_compared(results: SweepResults) -> str:
@@ -111,7 +117,10 @@ def sections(results: SweepResults, metrics: list[Metric], level: float) -> list
 def _difference_tables(results: SweepResults, metric: Metric, level: float) -> list[Table]:
     """The differences that the seeds show; none where nothing was compared."""
     comparisons, together = results.comparisons.get(metric.title, []), sum(map(len, results.comparisons.values()))
-    return [comparison_table(comparisons, level, MIN_SEEDS, together, words=LOWER)] if comparisons else []
+    if not comparisons:
+        return []
+    higher = bool(metric.higher)
+    return [comparison_table(comparisons, level, MIN_SEEDS, together, higher_is_better=higher, words=words_of(metric))]
 
 
 def _mean_table(results: SweepResults, metric: Metric) -> list[Table]:

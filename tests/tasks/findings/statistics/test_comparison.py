@@ -167,7 +167,7 @@ def test_the_comparisons_of_all_tables_of_a_report_are_corrected_together() -> N
 
 def test_of_what_should_be_high_the_higher_is_better(recorded) -> None:
     for higher_is_better in (False, True):
-        found = compare_together({"": recorded}, PAIRS, 0.95, 3, higher_is_better=higher_is_better)[""]
+        found = compare_together({"": recorded}, PAIRS, 0.95, 3, higher=[""] if higher_is_better else [])[""]
         assert [one.better for one in found if one.reference == "none"][1] is higher_is_better
         assert [one.worse for one in found if one.reference == "none"][1] is not higher_is_better
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_each_arm_is_compared_with_the_first_by_pairs_corrected_together(tmp_pat
 
 @pytest.mark.parametrize(
     ("seeds", "said"),
-    [((1, 2), "No difference is shown: 2 seeds are too few to call anything lower or higher.")],
+    [((1, 2), "accuracy: no difference is shown: 2 seeds are too few to call anything lower or higher.")],
 )
 def test_nothing_is_called_lower_by_too_few_seeds(tmp_path: Path, seeds: tuple[int, ...], said: str) -> None:
     found, _, result = swept(tmp_path, seeds)
@@ -70,7 +71,34 @@ def test_keys_of_chance_are_seeds_whatever_they_are_called(tmp_path: Path) -> No
     found, _, _ = swept(tmp_path, keys=["model.init_seed"], chance=["model.init_seed", "seed"], cells=named)
     assert found["comparisons"]["accuracy"][0]["seeds"] == 4
     found, _, result = swept(tmp_path / "other", keys=["width"], cells=named)
-    assert "comparisons" not in found and result["answer"][0].startswith("Not compared: each cell is one run")
+    assert "comparisons" not in found and result["answer"][0].startswith("Not compared: no seed varies")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_training_is_compared_by_its_metrics_and_by_what_decides_first(tmp_path: Path, nested: bool) -> None:
+    """Seen: the headline was of `best_step`, and Holm counted steps and the loss as a ratio."""
+    inputs, cells = {}, {}
+    for seed, p in product(SEEDS, (0.0, 0.5)):
+        name, loss = f"seed {seed}, p {p}", 1 + 0.1 * seed + p + 0.01 * p * seed
+        training = {
+            "budget": {"steps": 40}, "steps": 40, "epochs": 4 * p + seed, "best_step": seed, "best_loss": loss,
+            "best_accuracy": 0.5 + p / 2 + 0.01 * p * seed**2, "trivial": {"guess": 2.0}, "ratio_to_trivial": loss / 2,
+            "higher": ["accuracy"], "validations": [],
+        }  # fmt: skip
+        inputs[name] = finished(tmp_path / "runs", name, {"training": training} if nested else training)
+        cells[name] = [seed, p]
+    run = stage_run(tmp_path / "out")
+    run.run = replace(run.run, root=tmp_path / "runs")
+    result = sweep(run, SweepConfig(study="toy", keys=["seed", "p"], cells=cells), **inputs)
+    assert result.answer[0] == "best_loss: p 0.5 is worse than p 0.0. best_accuracy: p 0.5 is better than p 0.0."
+    found = durable.read_json(run.directory / "final_results.json")["comparisons"]
+    assert [*found] == ["best_loss", "best_accuracy"]
+    one, other = sorted(row["p"] for (row,) in found.values())
+    assert sorted(row["p_adjusted"] for (row,) in found.values()) == pytest.approx(
+        sorted([max(2 * one, other), 2 * one])
+    )
+    table = (run.directory / "table.md").read_text()
+    assert "above 0 the arm is better" in table and "over the 2 comparisons" in table and "epochs" in table
 
 
 def test_one_arm_over_seeds_answers_with_its_mean(tmp_path: Path) -> None:
