@@ -68,12 +68,15 @@ def prepare(declared: Numerics, execution: Execution, seed: int) -> dict[str, An
 
     Two attempts with equal numerics produce equal bytes. Raises BadInput when cuda is asked for but missing.
     """
+    import numpy as np
+
     # both must be set before any stage of this process loads torch. Waiting OpenMP threads sleep, or they would starve
     # whatever shares the cores (a step took twice as long beside one busy process); the partition of the work, and so
     # the bits, stay the same
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault(WORKSPACES, HOPPERS_OWN)  # read by cuBLAS when it first starts
     seed_generators(seed)
+    np.seterr(divide="warn", over="warn", under="ignore", invalid="warn")  # a stage before may have set others
     return {
         **(_prepare_torch(execution, seed) if declared.torch else {}),
         **({"compile": execution.compile} if declared.compiles and execution.compile != "none" else {}),
@@ -103,6 +106,11 @@ def _prepare_torch(execution: Execution, seed: int) -> dict[str, Any]:
     # with deterministic algorithms torch fills new memory with NaN, so that a read of unwritten memory shows. No value
     # depends on it where there is no such read, and it costs a GPU's training a sixth more time
     torch.utils.deterministic.fill_uninitialized_memory = target.type == "cpu"
+    # what a stage before in this process may have set for itself
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch.set_grad_enabled(True)
+    torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False

@@ -132,6 +132,7 @@ class StageRun:
         self._outputs = ["stage.json", "result.json"]
         self._loops, self._place, self._resumed = list[str](), dict[str, int](), list[str]()
         self._published, self._unfinished = 0, ""
+        self._saved_at: int | None = None
         self._trained = False
         self._recorded: list[dict[str, Any]] | None = None
         self.take_over: Callable[[Any], None] = lambda problem: None
@@ -309,22 +310,38 @@ class StageRun:
         self.merge_records(self._resumed, ("loop", "item", "row"))
         self._published = len(self._resumed)
 
-    def save(self, step: int, **values: Any) -> None:
+    def save(self, step: int, /, **values: Any) -> None:
         """Keeps what a loop of one's own needs to go on after `step`, with all generators; then heeds a stop request.
 
-        Values are numbers, text, tensors, arrays, and lists, tuples and dictionaries of them, such as a `state_dict()`.
+        `step` rises with each save. Values are numbers, text, tensors, arrays, generators of NumPy and torch, and
+        lists, tuples and dictionaries of them, such as a `state_dict()`. Those that would come back as something else
+        are refused. The generators of Python, NumPy and torch that everybody draws from need not be given.
         """
         from tasks.stage.saved import packed
 
+        if self._saved_at is None:
+            raise BadInput("run.save before run.saved: take what the loop goes on from by state = run.saved(...) first")
+        if type(step) is not int or step <= self._saved_at:
+            after = f"the last one's is {self._saved_at}" if self._saved_at >= 0 else "the first one's is 0 or more"
+            raise BadInput(
+                f"run.save: its step is {step!r}, and {after}: give a whole number (int) that rises from save to save "
+                "and goes on after a kill, such as epoch + 1"
+            )
         self.checkpoints.save(step, *packed(values))
+        self._saved_at = step
         self.checkpoints.prune(keep=2)
         self.stop.check()
 
     def saved(self, **first: Any) -> dict[str, Any]:
-        """The values of the newest `save` that verifies, else `first`. Tensors are on the CPU, generators as then."""
+        """The values of the newest `save` that verifies, else `first`. Tensors are on the CPU, generators as then.
+
+        Once in a stage, before its loop: BadInput for a second call, or one beside a training.
+        """
         from tasks.stage.saved import unpacked
 
+        self.begin_training()
         newest = self.checkpoints.newest_verified()
+        self._saved_at = -1 if newest is None else newest.step
         return first if newest is None else unpacked(newest)
 
     @property
@@ -359,8 +376,8 @@ class StageRun:
         """BadInput for a second training, or script with checkpoints: it would go on from those of the first."""
         if self._trained:
             raise BadInput(
-                "a second training would go on from the checkpoints of the first. A stage has one training: make each "
-                "a stage of its own"
+                "a second training, or run.saved, would go on from the checkpoints of the first. A stage has one: make "
+                "each a stage of its own"
             )
         self._trained = True
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,12 @@ import torch
 
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput
+from storage.tensors import DTYPES
 from tasks.stage.generators import generator_numbers, generator_tensors, load_generators
 
 Tensors = dict[str, torch.Tensor]
+DICTIONARIES: dict[str, type] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter)}
+"""Those of `state_dict()`s: a module's is an OrderedDict, `MultiStepLR` has a Counter."""
 
 
 def packed(values: Mapping[str, Any]) -> tuple[dict[str, Tensors], dict[str, Any]]:
@@ -33,25 +38,45 @@ def unpacked(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _pack(value: Any, place: str, tensors: Tensors) -> Any:
-    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+    kind = type(value)
+    if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
         return value
-    if isinstance(value, float):
+    if kind is float:
         return {"float": str(value)}
-    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
-        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.asarray(value).copy())
-        name = f"{len(tensors):05d}"
-        tensors[name] = tensor.detach().contiguous()
-        return {"tensor" if value is tensor else "array": name}
-    if isinstance(value, Mapping):
+    if kind in (torch.Tensor, torch.nn.Parameter) and value.is_leaf and _is_storable(value):
+        name = _kept(value.detach().contiguous(), tensors)
+        if kind is torch.nn.Parameter:
+            return {"parameter": [name, value.requires_grad]}
+        return {"leaf" if value.requires_grad else "tensor": name}
+    if kind is np.ndarray or isinstance(value, np.bool_ | np.number):
+        with suppress(TypeError, ValueError):  # text, objects, bytes in another order: no tensor holds them
+            if _is_storable(array := torch.from_numpy(np.asarray(value).copy())):
+                return {"array" if kind is np.ndarray else "scalar": _kept(array, tensors)}
+    if kind in DICTIONARIES.values():
         pairs = [[_pack(key, place, tensors), _pack(own, f"{place}[{key!r}]", tensors)] for key, own in value.items()]
-        return {"dict": pairs}
-    if isinstance(value, list | tuple):
-        parts = [_pack(own, f"{place}[{number}]", tensors) for number, own in enumerate(value)]
-        return {"tuple" if isinstance(value, tuple) else "list": parts}
+        return {kind.__name__: pairs}
+    if kind in (list, tuple):
+        return {kind.__name__: [_pack(own, f"{place}[{number}]", tensors) for number, own in enumerate(value)]}
+    if kind is torch.Generator:
+        return {"torch.Generator": [str(value.device), _kept(value.get_state(), tensors)]}
+    if kind is np.random.Generator and type(seeds := value.bit_generator.seed_seq) is np.random.SeedSequence:
+        return {"numpy.Generator": _pack([value.bit_generator.state, seeds.state], place, tensors)}
+    if isinstance(value, torch.Tensor) and not value.is_leaf:
+        raise BadInput(f"run.save: {place} is a tensor with its graph of gradients, which is not kept: give .detach()")
+    of = f" of {value.dtype}" if hasattr(value, "dtype") else ""
     raise BadInput(
-        f"run.save: {place} is a {type(value).__name__}: keep numbers, text, tensors, arrays, and lists and "
-        "dictionaries of them, such as model.state_dict()"
+        f"run.save: {place} is a {kind.__name__}{of}, which would not come back as it is: keep numbers, text, tensors, "
+        "arrays, generators of NumPy and torch, and lists, tuples and dict of them, such as model.state_dict()"
     )
+
+
+def _is_storable(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and str(tensor.dtype).removeprefix("torch.") in DTYPES
+
+
+def _kept(tensor: torch.Tensor, tensors: Tensors) -> str:
+    tensors[name := f"{len(tensors):05d}"] = tensor
+    return name
 
 
 def _unpack(value: Any, tensors: Tensors) -> Any:
@@ -63,10 +88,23 @@ def _unpack(value: Any, tensors: Tensors) -> Any:
             return float(content)
         case "tensor":
             return tensors[content]
+        case "leaf":
+            return tensors[content].requires_grad_()
+        case "parameter":
+            return torch.nn.Parameter(tensors[content[0]], content[1])
         case "array":
             return tensors[content].numpy()
-        case "dict":
-            return {_unpack(key, tensors): _unpack(own, tensors) for key, own in content}
-        case _:
+        case "scalar":
+            return tensors[content].numpy()[()]
+        case "torch.Generator":
+            return torch.Generator(content[0]).set_state(tensors[content[1]])
+        case "numpy.Generator":
+            state, seeds = _unpack(content, tensors)
+            bits = getattr(np.random, state["bit_generator"])(np.random.SeedSequence(**seeds))
+            bits.state = state
+            return np.random.Generator(bits)
+        case "list" | "tuple":
             parts = [_unpack(own, tensors) for own in content]
             return tuple(parts) if kind == "tuple" else parts
+        case _:
+            return DICTIONARIES[kind]({_unpack(key, tensors): _unpack(own, tensors) for key, own in content})

@@ -10,9 +10,11 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -69,6 +71,27 @@ sys.exit(10 * ("torch" in sys.modules) if outcome.end_state == "finished" else o
 def test_on_a_cpu_a_read_of_memory_that_nobody_wrote_shows() -> None:
     numerics.prepare(Numerics(), Execution(), 0)
     assert torch.empty(8).isnan().all()
+
+
+def test_what_a_stage_set_for_itself_does_not_reach_the_next_one_of_its_process() -> None:
+    def drawn() -> bytes:
+        numerics.prepare(Numerics(), Execution(device="cpu"), 0)
+        assert torch.ones(1, requires_grad=True).sum().requires_grad
+        assert torch.get_float32_matmul_precision() == "highest"
+        with warnings.catch_warnings(record=True):
+            np.zeros(1) / 0
+        return torch.rand(1000).mean().numpy().tobytes()
+
+    alone = drawn()
+    try:
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        torch.set_grad_enabled(False)
+        torch.set_float32_matmul_precision("medium")
+        np.seterr(all="raise")
+        assert drawn() == alone
+    finally:
+        numerics.prepare(Numerics(), Execution(device="cpu"), 0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

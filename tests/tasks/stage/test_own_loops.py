@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+from collections import Counter, defaultdict, namedtuple
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -172,38 +173,129 @@ def test_rows_that_nobody_asks_for_are_an_output_too(tmp_path: Path, asks_after:
     assert [row["number"] for row in read_records(finished.run.path / "records.parquet")] == [0, 0, 1]
 
 
-VALUES = {
-    "count": 3,
-    "name": "ä",
-    "best": math.inf,
-    "nothing": None,
-    "pair": (1, [2.5, -math.inf]),
+PLAIN = {"count": 3, "name": "ä", "best": math.inf, "nothing": None, "pair": (1, [2.5, -math.inf])}
+VALUES = PLAIN | {
     "array": np.arange(3, dtype=np.int16),
     "state": {0: {"step": torch.tensor(2.0), "average": torch.arange(4.0).view(2, 2).T}, "groups": [{"lr": 1e-3}]},
+    "weight": torch.nn.Parameter(torch.ones(2)),
+    "frozen": torch.nn.Parameter(torch.ones(2), requires_grad=False),
+    "leaf": torch.ones(2, requires_grad=True),
+    "scalar": np.float32(0.1),
+    "milestones": Counter({3: 2}),
+    "module": torch.nn.Linear(1, 1).state_dict(),
 }
 
 
 def test_what_was_saved_comes_back_as_it_was(tmp_path: Path) -> None:
-    def work(run: StageRun) -> dict[str, Any]:
+    def first(run: StageRun) -> None:
         assert run.saved(count=0) == {"count": 0}, "nothing was saved yet"
         run.save(1, **VALUES)
+        raise MemoryError("killed")
+
+    def then(run: StageRun) -> dict[str, Any]:
         back = run.saved()
-        assert {name: back[name] for name in ("count", "name", "best", "nothing", "pair")} == {
-            name: VALUES[name] for name in ("count", "name", "best", "nothing", "pair")
-        }
+        assert {name: back[name] for name in PLAIN} == PLAIN
         assert back["array"].dtype == np.int16 and back["array"].tolist() == [0, 1, 2]
         assert back["state"]["groups"] == [{"lr": 1e-3}] and torch.equal(
             back["state"][0]["average"], VALUES["state"][0]["average"]
         )
+        for name in ("weight", "frozen", "leaf", "scalar", "milestones", "module"):
+            assert type(back[name]) is type(VALUES[name])
+            assert getattr(back[name], "requires_grad", 0) == getattr(VALUES[name], "requires_grad", 0)
+        assert back["milestones"] == VALUES["milestones"] and back["scalar"] == VALUES["scalar"]
         return {}
 
-    assert attempted(tmp_path, work).outcome.end_state == "finished"
+    assert [attempted(tmp_path, work).outcome.end_state for work in (first, then)] == ["crashed", "finished"]
 
 
-def test_a_value_that_cannot_be_saved_is_named_with_its_place(tmp_path: Path) -> None:
-    outcome = attempted(tmp_path, lambda run: run.save(1, state={"a": [0, object()]})).outcome
+def test_generators_of_ones_own_go_on_where_they_were_and_so_do_those_that_they_spawn(tmp_path: Path) -> None:
+    """Each kind of bits has a state of its own form."""
+
+    def work(run: StageRun, dies: bool = False) -> dict[str, Any]:
+        kinds = (np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64)
+        state = run.saved(
+            turn=0, own=[np.random.Generator(kind(5)) for kind in kinds], torch=torch.Generator(), drawn=[]
+        )
+        for turn in range(state["turn"], 4):
+            if dies and turn == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            for own in state["own"]:
+                state["drawn"] += [own.integers(9, dtype=np.uint32).item(), own.spawn(1)[0].random()]
+            state["drawn"].append(torch.rand((), generator=state["torch"]).item())
+            run.save(turn + 1, **state | {"turn": turn + 1})
+        return {"drawn": state["drawn"]}
+
+    whole = attempted(tmp_path / "whole", work)
+    assert killed(tmp_path / "killed", partial(work, dies=True)) == -9
+    finished = attempted(tmp_path / "killed", work)
+    assert finished.run.result_file.read_bytes() == whole.run.result_file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        defaultdict(list),
+        namedtuple("Pair", "a b")(1, 2),
+        np.ma.masked_array([1], [1]),
+        np.array(["a"]),
+        torch.ones(1).to_sparse(),
+        {1},
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_that_would_not_come_back_as_it_is_is_named_with_its_place(tmp_path: Path, value: object) -> None:
+    def work(run: StageRun) -> None:
+        run.saved()
+        run.save(1, state={"a": [0, value]})
+
+    outcome = attempted(tmp_path, work).outcome
     assert (outcome.end_state, outcome.exit_code) == ("bad_input", 2)
-    assert "run.save: state['a'][1] is a object: keep numbers" in outcome.message
+    assert (
+        f"run.save: state['a'][1] is a {type(value).__name__}" in outcome.message
+        and "not come back as it is" in outcome.message
+    )
+
+
+def test_a_tensor_with_a_graph_is_refused_since_only_its_values_would_come_back(tmp_path: Path) -> None:
+    def work(run: StageRun) -> None:
+        run.saved()
+        run.save(1, hidden=2 * torch.ones(1, requires_grad=True))
+
+    assert "hidden is a tensor with its graph of gradients" in attempted(tmp_path, work).outcome.message
+
+
+def test_a_second_loop_that_would_go_on_from_the_end_of_the_first_is_refused_in_each_attempt(tmp_path: Path) -> None:
+    trained: list[int] = []
+
+    def work(run: StageRun) -> dict[str, Any]:
+        for fold in range(2):
+            for epoch in range(run.saved(epoch=0)["epoch"], 3):
+                trained.append(fold)
+                run.save(epoch + 1, epoch=epoch + 1)
+        return {}
+
+    outcomes = [attempted(tmp_path, work).outcome for _ in range(2)]
+    assert [(outcome.end_state, outcome.exit_code) for outcome in outcomes] == [("bad_input", 2)] * 2
+    assert "a second training, or run.saved, would go on from the checkpoints" in outcomes[0].message
+    assert trained == [0, 0, 0]
+
+
+@pytest.mark.parametrize("steps", [(2, 2), (3, 1), (-1,), (0.5,), (np.int64(1),)])
+def test_a_step_that_does_not_rise_is_refused_also_after_a_kill(tmp_path: Path, steps: tuple[Any, ...]) -> None:
+    def work(run: StageRun, steps: tuple[Any, ...]) -> dict[str, Any]:
+        run.saved()
+        for step in steps:
+            run.save(step, step=step)
+        raise MemoryError("killed")
+
+    for started in (steps, steps[-1:]) if len(steps) > 1 else (steps,):
+        outcome = attempted(tmp_path, partial(work, steps=started)).outcome
+        assert outcome.exit_code == 2 and f"run.save: its step is {steps[-1]!r}, and the " in outcome.message
+
+
+def test_what_is_saved_before_saved_was_asked_would_never_be_gone_on_from(tmp_path: Path) -> None:
+    assert "run.save before run.saved" in attempted(tmp_path, lambda run: run.save(1, epoch=1)).outcome.message
 
 
 def test_a_loop_that_is_killed_anywhere_goes_on_with_the_draws_of_an_undisturbed_one(tmp_path: Path) -> None:
