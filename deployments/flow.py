@@ -76,6 +76,7 @@ def flow_of(page: Page) -> Flow[..., Any]:
             if not slurm:
                 swept.walk(study, walk)
                 walk.close_to_others()
+                swept.keep_sources(walk)
         except BadInput as error:  # a sentence, and no traceback
             return prefect_state(BAD_INPUT, str(error))
         hold(walk.root)

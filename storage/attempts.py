@@ -10,6 +10,7 @@ import re
 import resource
 import subprocess
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -63,11 +64,12 @@ class AttemptRecord:
         number: int,
         execution: dict[str, Any],
         began_at: list[int],
-        own_source: dict[str, str] | None = None,
+        own_source: dict[str, str | None] | None = None,
     ) -> None:
         """`began_at` is how far the stage was when this attempt began (see `without_progress`).
 
-        `own_source` is for a study page outside our checkout: `own_page` is its file, `own_digest` that of its sources.
+        `own_source` is for a study page outside our checkout: `own_page` is its file, `own_digest` that of its sources,
+        `own_commit` and `own_dirty_digest` are of the repository in which it lies.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / f"{number:04d}.json"
@@ -196,12 +198,40 @@ SOURCE_FILE = "source.json"
 
 @cache
 def source_version() -> dict[str, str | None]:
-    """The commit of our own checkout, and the digest of its uncommitted changes."""
+    """The commit of our own checkout, and the digest of its uncommitted changes; in a copy, those noted there."""
     folder = Path(__file__).parent
     if (staged := folder.parent / SOURCE_FILE).is_file():
         return durable.read_json(staged)
+    return _version(folder)
+
+
+def own_version(folder: Path, files: Iterable[Path]) -> dict[str, str | None]:
+    """The same of the repository in which a person's own `files` lie, below `folder`: one that it does not hold is a
+    change too. Empty in a copy, where `source_version` has it."""
+    if (Path(__file__).parents[1] / SOURCE_FILE).is_file():
+        return {}
+    return {f"own_{name}": value for name, value in _version(folder, *map(str, files)).items()}
+
+
+def commits_in(source: Mapping[str, Any]) -> dict[str, str]:
+    """What the `source` of a record says of commits, for people: Ratchet's, and that of a page of one's own."""
+
+    def told(own: str, without: str) -> str:
+        commit = str(source.get(f"{own}commit") or "")[:12]
+        return commit + " with changes" * bool(source.get(f"{own}dirty_digest")) if commit else without
+
+    of_ratchet, page = told("", ""), source.get("own_page")
+    if not page:
+        return {"commit": of_ratchet} if of_ratchet else {}
+    unknown = "not in a git repository" if "own_commit" in source else "not known"
+    return {"Ratchet's commit": of_ratchet or "not known", f"commit of {Path(page).name}": told("own_", unknown)}
+
+
+def _version(folder: Path, *files: str) -> dict[str, str | None]:
     commit = _git(folder, "rev-parse", "HEAD")
-    changes = _git(folder, "diff", "HEAD") if commit else None
+    changes = (_git(folder, "diff", "HEAD") or "") if commit else ""
+    if commit and files:
+        changes += _git(folder, "ls-files", "--others", "--", *files) or ""
     return {
         "commit": commit.strip() if commit else None,
         "dirty_digest": hashlib.sha256(changes.encode()).hexdigest() if changes else None,

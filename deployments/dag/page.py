@@ -16,6 +16,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -23,7 +24,7 @@ from typing import Any, get_type_hints
 from pydantic import ValidationError
 
 from deployments.dag import sweep
-from deployments.dag.sources import FLOWS, ROOMS, digest_of, page_names, parsed, require_usable, sources
+from deployments.dag.sources import FLOWS, KEPT, ROOMS, digest_of, keep, page_names, parsed, require_usable, sources
 from deployments.dag.walk import Cell, Handle, Walk
 from storage import attempts
 from storage.errors import BadInput, NoSuchFile, did_you_mean
@@ -148,10 +149,19 @@ class Page:
     def _note_sources(self, handles: list[Handle]) -> None:
         folder = self.file.parent
         modules = {handle.stage.work.partition(":")[0] for handle in handles if self.is_own}
-        digests = {module: digest_of(sources([module], folder), folder) for module in modules}
+        files = {module: sources([module], folder) for module in modules}
+        digests = {module: digest_of(found, folder) for module, found in files.items()}
+        version = attempts.own_version(folder, [self.file, *chain(*files.values())]) if modules else {}
         for handle in handles if self.is_own else ():
             digest = digests[handle.stage.work.partition(":")[0]]
-            handle.own_source = {"own_page": self.place, "own_digest": digest}
+            handle.own_source = {"own_page": self.place, "own_digest": digest, **version}
+
+    def keep_sources(self, walk: Walk) -> None:
+        """Copies what stages of one's own are made of to `.sources` of the root, under the digest that is recorded."""
+        for handle in walk.handles:
+            if digest := handle.own_source.get("own_digest"):
+                files = sources([handle.stage.work.partition(":")[0]], self.file.parent)
+                keep(files, self.file.parent, walk.root / KEPT / digest)
 
     def _beside(self, missing: NoSuchFile) -> str:
         """Where a missing file lies beside the page, what its name means."""

@@ -14,15 +14,19 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage import durable
 from storage.errors import BadInput
 
 ROOMS = ("ratchet", "flows", "tasks", "deployments", "storage")
 FLOWS = "flows"
 """The package whose modules are the pages that come with Ratchet."""
 PARSES = 5
+KEPT = ".sources"
+"""Folder below the root that holds copies of what ran, by digest."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,15 @@ def _without_study(file: Path) -> str:
         if any(getattr(one, "attr", getattr(one, "id", "")) == "study" for one in decorators):
             del lines[decorators[0].lineno - 1 : node.end_lineno]
     return "".join(lines)
+
+
+def keep(files: Iterable[Path], folder: Path, target: Path) -> None:
+    """Copies these files below `folder` to `target`, unless it is there."""
+    if not target.exists():
+        with suppress(OSError), durable.new_directory(target) as made:  # a stage says what is wrong with the disk
+            for file in files:
+                (copy := made / file.relative_to(folder)).parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(file.read_bytes())
 
 
 MOVED = ": Ratchet's modules may move, so import its names from `ratchet` (`from ratchet import publish_report`)"

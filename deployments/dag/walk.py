@@ -43,7 +43,7 @@ class Handle:
     cells: list[Cell] = field(default_factory=list)
     origin: dict[str, Any] = field(default_factory=dict)
     """Content of study.json in its run directory: `page`, `study` (every value), `over` (a sweep's): set by a page."""
-    own_source: dict[str, str] = field(default_factory=dict)
+    own_source: dict[str, str | None] = field(default_factory=dict)
     """Source of its work, where that is a person's own (`AttemptRecord`): set by the page."""
 
     @property

@@ -104,10 +104,7 @@ def _work(run: RunDirectory) -> dict[str, Any]:
     facts = {**(attempt.get("versions") or {}), **(about.get("numerics") or {})}
     if changes := about.get("numerics_changes"):
         facts["changes of numerics between attempts"] = len(changes)
-    source = attempt.get("source") or {}
-    if commit := source.get("commit"):
-        facts["commit"] = commit[:12] + (" with changes" if source.get("dirty_digest") else "")
-    return facts
+    return facts | attempts.commits_in(attempt.get("source") or {})
 
 
 def _results(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:

@@ -163,9 +163,7 @@ def _attempt(record: dict[str, Any], at_work: bool) -> str:
     if peak := record.get("peak_memory_bytes"):
         parts.append(f"{duration(record.get('cpu_seconds', 0))} of CPU, at most {decimal(peak)} of memory")
     parts += filter(None, [record.get("hardware")])
-    source = record.get("source") or {}
-    if commit := source.get("commit"):
-        parts.append(f"commit {commit[:12]}" + (" with changes" if source.get("dirty_digest") else ""))
+    parts += [f"{name} {commit}" for name, commit in attempts.commits_in(record.get("source") or {}).items()]
     return "; ".join(parts)
 
 

@@ -89,6 +89,7 @@ def provenance_section(run: StageRun, stages: Mapping[str, StageInput], dag: Dag
     runs, origins, recorded = run_directories(stages, run.run.root), provenance(stages), _sources(stages)
     tables = [
         _stage_table(runs, origins, recorded),
+        _own_table(recorded),
         _external_table(origins),
         _table_by_value(
             "Numerics of every stage: on what the bits of a result depend beside configuration and data.",
@@ -135,9 +136,28 @@ def _stage_table(
         rows.append([stage, place, of.stage_version, of.outputs_digest[:12], commit[:12], dirty[:12]])
     return Table(
         "Run directories below the root of all runs, and what the stages read and wrote.",
-        ["stage", "run directory", "version", "outputs digest", "commit", "uncommitted changes"],
+        ["stage", "run directory", "version", "outputs digest", "Ratchet's commit", "its uncommitted changes"],
         rows,
         ids=[f"run-{run_name(directory)}" for directory in runs.values()],
+    )
+
+
+def _own_table(sources: Mapping[str, AttemptFacts]) -> Table:
+    return Table(
+        "Code of one's own: the study's file, the digest of what it is made of, which .sources of the root keeps by "
+        "this name, and the repository in which it lies.",
+        ["stage", "file", "digest of the files", "commit of the file", "uncommitted changes there"],
+        [
+            [
+                stage,
+                source["own_page"],
+                (source.get("own_digest") or "unknown")[:12],
+                (source.get("own_commit") or ("none" if "own_commit" in source else "unknown"))[:12],
+                (source.get("own_dirty_digest") or ("none" if source.get("own_commit") else "not known to git"))[:16],
+            ]
+            for stage, facts in sources.items()
+            if (source := facts.source).get("own_page")
+        ],
     )
 
 

@@ -31,7 +31,7 @@ def attempt(
     config: StageConfiguration,
     run: RunDirectory,
     inputs: dict[str, StageInput],
-    own_source: dict[str, str] | None = None,
+    own_source: dict[str, str | None] | None = None,
     origin: dict[str, Any] | None = None,
 ) -> Outcome:
     """Does the work of `stage` in this process until it is finished, stopped or failed. Never raises for these.
@@ -62,7 +62,7 @@ def _attempt_with_lock(
     config: StageConfiguration,
     run: RunDirectory,
     inputs: dict[str, StageInput],
-    own_source: dict[str, str] | None,
+    own_source: dict[str, str | None] | None,
     origin: dict[str, Any] | None,
     lock: locks.Lock,
 ) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from deployments.dag.walk import Handle
 from flows import command
 from flows.command.compare_table import Asked, compared_table
 from flows.command.settings import read_study
-from storage import durable
+from storage import attempts, durable
 from storage.errors import BadInput
 from tasks.training.__main__ import continue_run
 from tests.tasks.tiny import Here
@@ -229,6 +230,75 @@ def test_a_slip_in_the_name_of_a_file_is_told(
     page_of(tmp_path)
     for slip in ("whihc.py", "whihc"):
         assert command.ratchet(["run", slip]) == 2 and "did you mean 'which.py'?" in capsys.readouterr().err
+
+
+COMMITTED = """
+import helper
+import ratchet as r
+
+@r.stage(needs="cpu", torch=False)
+def only(run):
+    return {"value": helper.VALUE}
+
+@r.stage(needs="cpu", torch=False)
+def told(run, made):
+    r.require_verified({"made": made})
+    return r.publish_report(run, {"made": made}, made.result, r.Document("Committed", verdict="It is."))
+
+@r.study
+def committed():
+    return told(only())
+"""
+
+
+def test_the_commit_of_one_s_own_repository_is_told_beside_ratchet_s_and_its_files_are_kept(
+    tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ratchet's commit, of which nothing was changed, was all that a report said of an edited file."""
+    own, root = tmp_path / "own", tmp_path / "runs"
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(own), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def source() -> dict[str, str]:
+        fresh = [word for name in ("only", "told") for word in ("--fresh", f"committed-{name}")]
+        with temporary_settings({PREFECT_API_URL: prefect_server}):
+            assert command.ratchet(["run", str(own / "committed.py"), "--root", str(root), *fresh]) == 0
+        (run,) = root.glob("committed/committed-only/*")
+        return (attempts.newest(run / "attempts") or {})["source"]
+
+    own.mkdir()
+    (own / "committed.py").write_text(COMMITTED)
+    (own / "helper.py").write_text("VALUE = 1\n")
+    found = source()
+    assert found["own_commit"] is None
+    kept = root / ".sources" / found["own_digest"]
+    assert {file.name: file.read_text() for file in kept.iterdir()} == {
+        "committed.py": COMMITTED, "helper.py": "VALUE = 1\n"
+    }  # fmt: skip
+    git("init")
+    git("add", "committed.py")
+    git("commit", "-m", "first")
+    untracked = source()
+    assert untracked["own_commit"] == git("rev-parse", "HEAD") and untracked["own_dirty_digest"]
+    git("add", ".")
+    git("commit", "-m", "second")
+    clean = source()
+    assert clean["own_commit"] == git("rev-parse", "HEAD") and clean["own_dirty_digest"] is None
+    (own / "helper.py").write_text("VALUE = 2\n")
+    edited = source()
+    assert edited["own_commit"] == clean["own_commit"] and edited["own_dirty_digest"]
+    assert edited["own_digest"] != clean["own_digest"] and len([*root.glob(".sources/*/helper.py")]) == 2
+    capsys.readouterr()
+    (run,) = root.glob("committed/committed-only/*")
+    assert command.ratchet(["show", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert f"Ratchet's commit {edited['commit'][:12]}" in shown
+    assert f"commit of committed.py {clean['own_commit'][:12]} with changes" in shown
+    (report,) = root.glob("committed/committed-told/*/report.html")
+    page = report.read_text()
+    assert edited["own_dirty_digest"][:16] in page and clean["own_commit"][:12] in page
 
 
 RUNS = """

@@ -11,11 +11,13 @@ import re
 import shutil
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from deployments.dag.sources import ROOMS
 from storage import attempts, durable
 from storage.errors import BadInput
+from storage.run_directory import read
 
 REPOSITORY = Path(__file__).parents[3]
 KEPT = {".py", ".yaml"}
@@ -41,7 +43,12 @@ def stage_source(folder: Path, own: Mapping[str, Path] = NOTHING, repository: Pa
     """
     contents = _contents(repository, own)
     target = folder / _digest(contents)
+    of_own = attempts.own_version(next(iter(own.values())).parent, own.values()) if own else {}
+    version = attempts.source_version() | of_own
     if target.is_dir():
+        if read(target / attempts.SOURCE_FILE) != version:  # the same files, committed since
+            with suppress(OSError):
+                durable.write_json(target / attempts.SOURCE_FILE, version)
         return target
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{durable.TEMPORARY_PREFIX}{target.name}-{uuid.uuid4().hex[:8]}"
@@ -49,7 +56,7 @@ def stage_source(folder: Path, own: Mapping[str, Path] = NOTHING, repository: Pa
         for name, content in contents:
             (made / name).parent.mkdir(parents=True, exist_ok=True)
             (made / name).write_bytes(content)
-        durable.write_json(made / attempts.SOURCE_FILE, attempts.source_version())
+        durable.write_json(made / attempts.SOURCE_FILE, version)
     try:
         os.rename(partial, target)
     except OSError:  # another process was first: jobs may run there by now, so it is never replaced

@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 
 from deployments.dag.page import Page, imported_files, load_page, own_files
+from deployments.dag.sources import KEPT
 from deployments.dag.walk import Handle, Walk
 from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.site import Site, read_site
@@ -33,8 +34,6 @@ from storage.permissions import strictest
 from tasks.stage.validation import validated
 
 LOG = logging.getLogger("ratchet.slurm")
-SOURCES = ".sources"
-"""Folder below the root that holds the copies of the source that jobs run."""
 FOLDER = "studies"
 STOPPED = ".stopped"
 CHANGED = (
@@ -91,21 +90,22 @@ class SlurmStudy:
     def keep(self) -> Path:
         """Writes its file, and the copy of the present source that its jobs run; it is active from now on."""
         self.walk.close_to_others()
+        self.page.keep_sources(self.walk)
         return keep(self.file, self.page, self.study, self._stage_source())
 
     def kept_source(self) -> Path:
         """The folder of the source that its jobs run: as it was when a person last started the study."""
         name = source_of(self.file)
-        kept = self.root / SOURCES / name
+        kept = self.root / KEPT / name
         return self._unchanged(kept) if name and kept.is_dir() else self._stage_source()
 
     @property
     def present_source(self) -> Path:
         """Place where a copy of the present source would be; nothing is written."""
-        return staged(self.root / SOURCES, own_files(self.page, self.handles))
+        return staged(self.root / KEPT, own_files(self.page, self.handles))
 
     def _stage_source(self) -> Path:
-        return self._unchanged(stage_source(self.root / SOURCES, own_files(self.page, self.handles)))
+        return self._unchanged(stage_source(self.root / KEPT, own_files(self.page, self.handles)))
 
     def _unchanged(self, copy: Path) -> Path:
         """The copy. BadInput when it is not what was staged, or when others may write it."""
