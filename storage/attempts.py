@@ -229,7 +229,7 @@ def commits_in(source: Mapping[str, Any]) -> dict[str, str]:
 
 def _version(folder: Path, *files: str) -> dict[str, str | None]:
     commit = _git(folder, "rev-parse", "HEAD")
-    changes = (_git(folder, "diff", "HEAD") or "") if commit else ""
+    changes = (_git(folder, "diff", "HEAD", "--", *files) or "") if commit else ""
     if commit and files:
         changes += _git(folder, "ls-files", "--others", "--", *files) or ""
     return {
