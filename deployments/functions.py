@@ -20,14 +20,14 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 from deployments.dag.page import too_low
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from storage.errors import BadInput, did_you_mean
 from tasks.findings.configuration import ArmsConfig, role_of
-from tasks.stage.configuration import scientific
+from tasks.stage.configuration import contents, names_files, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.run import Needs, Stage, StageRun
 from tasks.stage.study import StageConfiguration, StudyBase
@@ -279,7 +279,10 @@ def _field(function: Callable[..., Any], parameter: inspect.Parameter, hint: Any
         (note for note in notes if isinstance(note, Knob)), Knob(f"{parameter.name} of {function.__name__}.", {})
     )
     default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-    return kind, scientific(default, description=knob_.description, **knob_.limits)
+    for note in notes:  # such as the check of a LocalPath
+        kind = kind if isinstance(note, Knob) else Annotated[kind, note]
+    declared = contents if names_files(kind) else scientific
+    return kind, declared(default, description=knob_.description, **knob_.limits)
 
 
 def _roles(name: str, given: Any) -> dict[str, Handle]:

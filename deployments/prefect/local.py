@@ -57,6 +57,15 @@ for drawing in (waits, reconnections, pings):  # in threads beside the work, whi
     vars(drawing)["random"] = random.Random()
 
 
+def _forget_services() -> None:
+    """A forked child, as a DataLoader's worker, has no thread of Prefect: its wait for one would end it with 1."""
+    atexits = vars(threading)["_threading_atexits"]
+    atexits[:] = [call for call in atexits if not call.func.__module__.startswith("prefect.")]
+
+
+os.register_at_fork(after_in_child=_forget_services)
+
+
 def run_here(walk: Walk, without_stopped: Callable[[], Handle | None] = lambda: None) -> State[Any]:
     """Runs each stage of the walk whose inputs are finished, in the present flow run.
 

@@ -11,11 +11,13 @@ JSON form of the Prefect UI, and Python.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema
+
+from storage.external import file_manifest
 
 UNITS = (
     "seconds", "minutes", "gb", "bytes", "steps", "epochs", "tokens", "characters", "documents", "examples", "events",
@@ -123,14 +125,11 @@ class Configuration(BaseModel):
         """The inputs from outside, by content: file digests, package versions, commits.
 
         The walk of a page calls this, so that a missing input raises `storage.errors.BadInput` before any work. The
-        default collects the inputs of nested configurations.
+        default collects those of nested configurations, in lists and dictionaries too, and the files of `contents`.
         """
-        inputs: dict[str, Any] = {}
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            if isinstance(value, Configuration) and (external := value.external_inputs()):
-                inputs[name] = external
-        return inputs
+        fields = type(self).model_fields.items()
+        inputs = {name: _external(getattr(self, name), "contents" in _extra(field)) for name, field in fields}
+        return {name: external for name, external in inputs.items() if external}
 
 
 def key_of(config: Configuration, value: object) -> str:
@@ -153,6 +152,17 @@ def scientific(default: Any = ..., *, description: str, added_later: bool = Fals
 def execution(default: Any = ..., *, description: str, **limits: Any) -> Any:
     """A field that is recorded with each attempt and never part of the fingerprint."""
     return Field(default, description=description, json_schema_extra={"class": "execution"}, **limits)
+
+
+def contents(default: Any = ..., *, description: str, **limits: Any) -> Any:
+    """A field with files or folders (`names_files`): what they hold is part of the fingerprint, their place is not."""
+    extra: dict[str, Any] = {"class": "execution", "contents": True}
+    return Field(default, description=description, json_schema_extra=extra, **limits)
+
+
+def names_files(kind: Any) -> bool:
+    """True for LocalPath, and for a type that holds it, as `list[LocalPath]`."""
+    return kind == LocalPath or any(names_files(part) for part in get_args(kind))
 
 
 def redeclare(field: FieldInfo) -> Any:
@@ -194,4 +204,18 @@ def _scientific_value(value: Any) -> Any:
         return value.scientific()
     if isinstance(value, list):
         return [_scientific_value(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _scientific_value(item) for key, item in value.items()}
     return value
+
+
+def _external(value: Any, contents: bool) -> Any:
+    """The inputs from outside of a field's value; empty where there are none."""
+    if isinstance(value, Configuration):
+        return value.external_inputs()
+    if isinstance(value, list):
+        of_items = [_external(item, contents) for item in value]
+        return of_items if any(of_items) else []
+    if isinstance(value, dict):
+        return {key: external for key, item in value.items() if (external := _external(item, contents))}
+    return file_manifest([value]) if contents and value and isinstance(value, str) else {}

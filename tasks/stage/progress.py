@@ -261,6 +261,22 @@ def listening() -> bool:
     return getattr(signal.getsignal(signal.SIGTERM), "__module__", "") == __name__
 
 
+def _default_in_child() -> None:
+    """Lets a SIGTERM end what a stage forks, as `multiprocessing` does: our handler there only sets a flag, that nobody
+    reads. Signals that come to a whole group (Ctrl-C, the end of a job's time) it still survives: the stage saves."""
+    if listening():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERM)
+
+
+TERM = {signal.SIGTERM}
+os.register_at_fork(  # blocked until then: else one that comes at once is lost
+    before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, TERM),
+    after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, TERM),
+    after_in_child=_default_in_child,
+)
+
+
 def _job_lead() -> float:
     return float(os.environ.get(JOB_LEAD) or 0)
 

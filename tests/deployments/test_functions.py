@@ -137,6 +137,57 @@ def test_keys_of_the_study_are_the_defaults_and_name_the_runs_that_read_them(tmp
     )
 
 
+FILES = """
+import ratchet as r
+
+@r.stage(needs="cpu", torch=False)
+def read(
+    run,
+    table: r.LocalPath = "table.csv",
+    more: list[r.LocalPath] = [],
+    scripts: list[r.Script] = [r.Script(path="a.py")],
+    named: dict[str, r.Script] = {},
+):
+    return {"text": open(table).read()}
+
+@r.study
+def which():
+    return read()
+"""
+
+
+def test_files_that_a_stage_names_count_by_what_they_hold_and_not_by_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: an edited table gave the old answer, and an edited script of a list too, without a word."""
+    monkeypatch.chdir(tmp_path)
+    page = page_of(tmp_path, FILES)
+
+    def read(*changes: str) -> str:
+        study = read_study(page, None, [*changes], 42)
+        (handle,) = page.walk(study, Here(tmp_path / "runs", study.name, study.execution))
+        assert durable.read_json(handle.run.result_file)["text"] == Path(study.table).read_text()
+        return handle.run.path.name
+
+    for name in ("table.csv", "a.py", "elsewhere/table.csv", "other/b.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    first = read()
+    assert read() == read("table=elsewhere/table.csv") == first
+    (tmp_path / "elsewhere" / "table.csv").write_text("2")
+    runs = [first, read("table=elsewhere/table.csv"), read("more=[table.csv]"), read("more=[table.csv, other/b.csv]")]
+    runs += [
+        read("more=[other/b.csv, table.csv]"),
+        read("named={a: {path: a.py}}"),
+        read("scripts=[{path: table.csv}]"),
+    ]
+    (tmp_path / "a.py").write_text("2")
+    runs += [read(), read("named={a: {path: a.py}}")]
+    assert len({*runs}) == len(runs)
+    with pytest.raises(BadInput, match=f"there is no file or folder {tmp_path}/none.csv"):
+        read("table=none.csv")
+
+
 def handles_of_arm(handles: list[Handle]) -> list[Handle]:
     return [handle for handle in handles if handle.stage.name == "which-arm"]
 

@@ -24,6 +24,7 @@ from deployments.dag.walk import Handle, Walk
 from deployments.prefect.artifacts import StageArtifacts
 from deployments.prefect.flow_run import add_tags
 from deployments.prefect.local import run_here
+from flows import command
 from storage import durable, locks
 from tasks.stage.outcome import state_named
 from tasks.stage.run import Stage
@@ -295,6 +296,33 @@ def test_a_second_start_takes_no_stage_from_the_first(tmp_path: Path) -> None:
         lock.release()
     assert state.name == "Held" and "held by a live process" in (state.message or "")
     assert not here.handles[1].run.path.exists()
+
+
+LOADS = """
+import os
+import torch
+import ratchet as r
+from torch.utils.data import DataLoader, TensorDataset
+
+@r.stage()
+def fit(run):
+    loader = DataLoader(TensorDataset(torch.ones(64, 4)), batch_size=16, num_workers=2, multiprocessing_context="fork")
+    return {"sum": sum(batch[0].sum().item() for _ in range(2) for batch in loader)}
+
+@r.study
+def loads():
+    return fit()
+"""
+
+
+def test_a_loader_with_workers_works_in_a_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seen: each child that a process with Prefect forks ended with 1, `DataLoader worker exited unexpectedly`."""
+    (tmp_path / "loads.py").write_text(LOADS)
+    monkeypatch.chdir(tmp_path)
+    assert command.ratchet(["run", "loads.py"]) == 0, capsys.readouterr().err
+    assert "sum 512.0" in capsys.readouterr().out
 
 
 def test_what_prefect_draws_in_threads_is_not_drawn_from_a_stage_s_generator() -> None:

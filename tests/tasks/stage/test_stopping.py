@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import shutil
 import signal
@@ -206,6 +207,36 @@ def test_a_job_that_a_person_asks_to_stop_hours_before_its_limit_is_not_too_shor
     monkeypatch.setenv(DEADLINE, str(time.time() + 7200))
     outcome = toy_attempt(tmp_path, TOY)
     assert outcome.message == f"stopped after step 0 because {job_of_a_minute} exists" and outcome.diagnosis is None
+
+
+def _nap(seconds):
+    time.sleep(seconds)
+    os._exit(0)
+
+
+def test_what_a_stage_forks_ends_by_sigterm_and_outlives_what_stops_the_stage(tmp_path, monkeypatch, undisturbed):
+    """Seen: leaving the block of a Pool hung for ever, since its processes only noted the SIGTERM that ends them."""
+    context = multiprocessing.get_context("fork")
+
+    def forks():
+        if len(SEEN) == 3:
+            ended = context.Process(target=_nap, args=(600,))
+            ended.start()
+            ended.terminate()
+            ended.join(5)
+            codes.append(ended.exitcode)
+            ended.kill()
+            stays = context.Process(target=_nap, args=(0.5,))
+            stays.start()
+            time.sleep(0.2)
+            os.kill(stays.pid, signal.SIGUSR1)
+            stays.join()
+            codes.append(stays.exitcode)
+
+    codes = []
+    HOOKS["batch"] = forks
+    assert toy_attempt(tmp_path, TOY).end_state == "finished" and codes == [-signal.SIGTERM, 0]
+    assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed
 
 
 def test_a_second_sigterm_while_it_saves_does_no_harm(tmp_path, monkeypatch, undisturbed):
