@@ -74,7 +74,10 @@ def facts_of(run: RunDirectory, page: str = "") -> dict[str, Any]:
             {"role": role, "stage": source.stage, "folder": source.path, "there": source.stage_file.exists()}
             for role, source in run.reads(about.get("inputs", {})).items()
         ],
-        "attempts": [{"file": file, "at_work": file == at_work, "record": record} for file, record in records.items()],
+        "attempts": [
+            {"file": file, "at_work": file == at_work, "edited": file in _edited(records), "record": record}
+            for file, record in records.items()
+        ],
         "log": inside(run.path, f"{run.attempts.name}/{log.name}") if log and log.is_file() else None,
         "job_log": next(iter(sorted((run.path / "jobs").glob("*.log"))[-1:]), None),
         "bytes": {path.name: _size(path) for path in run.path.iterdir()},
@@ -102,6 +105,8 @@ def in_words(facts: dict[str, Any]) -> Iterator[str]:
     for one in facts["attempts"]:
         record = one["record"]
         yield _line("attempt", _attempt(record, one["at_work"]) if record else f"{one['file']} cannot be read")
+        if one["edited"]:
+            yield _line("", "   it went on with edited files: what was kept before it came from the files as they were")
         diagnosis = record.get("diagnosis") or {}
         yield from (_line("", f"   {diagnosis[key]}") for key in ("summary", "resolution") if diagnosis.get(key))
     if facts["log"]:
@@ -149,6 +154,19 @@ def _found(run: RunDirectory) -> dict[str, Any]:
         except BadInput as error:
             refused.append(str(error))
     return {"headline": headline_of(result), "files": files, "refused": refused}
+
+
+def _edited(records: Mapping[Path, dict[str, Any]]) -> set[Path]:
+    """The attempts that added to what one with other sources of the person's own had kept."""
+    edited, kept, all_ = set[Path](), "", [*records.items()]
+    for (file, record), (_, after) in zip(all_, [*all_[1:], (Path(), {})], strict=True):
+        digest = (record.get("source") or {}).get("own_digest") or ""
+        if not any(record.get("began_at") or []):
+            kept = ""
+        if record.get("began_at") != after.get("began_at"):  # else it gained nothing
+            edited |= {file} if kept not in ("", digest) else set()
+            kept = digest
+    return edited
 
 
 def _attempt(record: dict[str, Any], at_work: bool) -> str:

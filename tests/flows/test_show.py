@@ -39,6 +39,32 @@ def test_a_finished_run_says_what_came_out_and_where_and_what_it_read(
     assert f"  reads    counted: count {count.run.path.name}  (not there any more)" in shown(capsys, answer)
 
 
+@pytest.mark.parametrize(
+    ("attempts", "told"),
+    [
+        ("a0 b2", [2]),
+        ("a0 a2", []),
+        ("a0 b0", []),  # the first had kept nothing
+        ("a0 b2 a2", []),  # the second added nothing
+        ("a0 b2 a4", [2, 3]),
+        ("a0 b2 b0", [2]),  # begun anew
+    ],
+)
+def test_attempts_that_went_on_with_edited_files_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], attempts: str, told: list[int]
+) -> None:
+    """Each is the digest of a person's files, and the steps that were kept when it began."""
+    count, _ = finished(tmp_path, Study(name="one"))
+    first = durable.read_json(count.run.attempts / "0001.json")
+    for number, (digest, steps) in enumerate(attempts.split(), 1):
+        known = {"attempt": number, "source": {"own_digest": digest}, "began_at": [int(steps), 0]}
+        durable.write_json(count.run.attempts / f"{number:04d}.json", first | known)
+    lines = [line for line in shown(capsys, count) if " attempt " in line or "edited files" in line]
+    assert [number for number, line in enumerate(lines) if "edited" in line] == [
+        number + place for place, number in enumerate(told)
+    ]
+
+
 def test_every_attempt_says_when_where_how_and_why_it_ended_and_what_it_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
