@@ -209,7 +209,7 @@ def test_status_of_a_study_that_was_never_started(run_here: RunHere, tmp_path: P
         (["budget.epoch=1"], "did you mean 'epochs'"),
         (["seed=abc"], "seed: must be a whole number (it is 'abc')"),
         (["text.packages=[no-such-package]"], "'no-such-package', which is not installed"),
-        (["text={source: files, paths: [/no/such/file]}"], "there is no file or folder /no/such/file"),
+        (["text={source: files, paths: [/no/such/file]}"], "text.paths: there is no file or folder /no/such/file"),
         (["text={source: files, paths: [assets/no.jsonl]}"], "assets/no.jsonl: `make assets` fetches it"),
     ],
 )
