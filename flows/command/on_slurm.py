@@ -38,7 +38,7 @@ from tasks.stage import outcome
 
 JOBS_GO_ON = (
     "Jobs that run or are queued go on; what comes after them is submitted when the same command is started again, "
-    "which finds them. To end them: ratchet cancel, with the same options"
+    "which finds them, or another study of this root is followed. To end them: ratchet cancel, with the same options"
 )
 
 
@@ -87,7 +87,8 @@ def detach(slurm: SlurmStudy) -> int:
     job = FollowerJob(slurm.site)
     job.add(Entry(slurm.file, slurm.root, by_person=True))
     try:
-        number = job.ensure_queued()
+        waits = job.ensure_queued()
+        number = next((one.id for one in job.jobs() if one.state == "RUNNING"), waits)
     except SlurmError as error:
         return refuse(f"SLURM takes no job that follows the study ({error}): mend that and start it again, or --wait")
     show(f"job {number} ({job.name}) follows the study, and submits its jobs and the job that comes after itself")

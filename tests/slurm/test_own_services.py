@@ -69,7 +69,7 @@ def test_who_cancels_from_elsewhere_ends_what_waits_for_a_place_too(alone: Alone
 
 def test_a_detached_study_goes_on_through_a_job_that_follows_it_and_the_one_that_comes_after(alone: Alone) -> None:
     code, said = alone.command("run", "--dispatch=slurm", "--detach").end()
-    assert code == 75 and " follows the study, and submits its jobs" in said, said
+    assert code == 75 and " follows the study, and submits its jobs" in said and "no worker" not in said, said
     follower = FollowerJob(Site(root=str(alone.root)))
 
     def followers() -> dict[str, str]:
@@ -84,6 +84,7 @@ def test_a_detached_study_goes_on_through_a_job_that_follows_it_and_the_one_that
     first = next(job for job, state in followers().items() if state == "RUNNING")
     code, said = alone.command("run", "--dispatch=slurm", "--detach").end()
     assert code == 75 and len(followers()) == 2, "one follower serves all, and it is told of both starts"
+    assert f"job {first} (" in said, "the one that works, and not the one that waits"
     alone.cluster.slurm("scancel", "--signal=KILL", "--full", first)
     until(
         "the next one has begun",

@@ -61,6 +61,8 @@ class Follower:
         """
         if not self._kept:
             require_runnable(self._slurm)
+            with get_client(sync_client=True) as client:
+                warn_of_idle_pools(client)
             self._slurm.keep()
             self._when_kept(self._slurm)
             self._kept = True

@@ -103,7 +103,6 @@ def checked(slurm: SlurmStudy) -> Checked:
             )
         for note in sorted(noted):
             LOG.warning("%s", note)
-        warn_of_idle_pools(client)
     return Checked(plans, found)
 
 
