@@ -254,7 +254,7 @@ def _superseded(results: Sequence[ListedResult], lineages: Lineages) -> set[RunD
 
 
 def _told_apart(result: ListedResult, results: Sequence[ListedResult], lineages: Lineages) -> ListedResult:
-    """The result with its seed, and the keys in which it differs from others; first those that have one value."""
+    """The result with its seed, and the keys in which it differs from others; of these, those that have one value."""
     run = result.run
     others = [one.run for one in results if one.run.stage == run.stage and one.run != run]
     of_others = [lineages.values(lineages.of(other)) for other in others]
@@ -264,7 +264,8 @@ def _told_apart(result: ListedResult, results: Sequence[ListedResult], lineages:
         if key == "seed" or any(other.get(key) != values for other in of_others)
     }
     single = {key: values for key, values in own.items() if len(values) == 1}
-    configured = [cut(f"{key} {', '.join(sorted(values))}") for key, values in (single or own).items()]
+    seed_first = sorted((single or own).items(), key=lambda item: item[0] != "seed")
+    configured = [cut(f"{key} {', '.join(sorted(values))}") for key, values in seed_first]
     if len({read(other.stage_file).get("version") for other in (run, *others)}) > 1:
         configured.append(f"version {read(run.stage_file).get('version')}")
     return replace(result, configured=tuple(configured))
