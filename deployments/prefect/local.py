@@ -59,8 +59,9 @@ for drawing in (waits, reconnections, pings):  # in threads beside the work, whi
 
 def _forget_services() -> None:
     """A forked child, as a DataLoader's worker, has no thread of Prefect: its wait for one would end it with 1."""
-    atexits = vars(threading)["_threading_atexits"]
-    atexits[:] = [call for call in atexits if not call.func.__module__.startswith("prefect.")]
+    atexits = vars(threading).get("_threading_atexits", [])
+    modules = [getattr(call, "func", call).__module__ for call in atexits]
+    atexits[:] = [call for call, of in zip(atexits, modules, strict=True) if not str(of).startswith("prefect.")]
 
 
 os.register_at_fork(after_in_child=_forget_services)

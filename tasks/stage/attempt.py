@@ -91,6 +91,7 @@ def _attempt_with_lock(
             config = _open(stage, config, work, inputs, record)
             _keep_origin(run, origin, lock)
             result = _work(stage, work, config, inputs)
+            work.end_loops()
             work.stop.check_signals()
             _require_unchanged(stage, config, run, inputs)
             lock.check()

@@ -129,7 +129,7 @@ class StageRun:
         self.log = logging.getLogger(f"ratchet.{run.stage}")
         self.stop = StopRequest()
         self.progress = Progress(run.progress_file, self.log)
-        self._outputs = ["stage.json", "result.json"]
+        self.outputs = ["stage.json", "result.json"]
         self._loops, self._place, self._resumed = list[str](), dict[str, int](), list[str]()
         self._published, self._unfinished = 0, ""
         self._saved_at: int | None = None
@@ -138,15 +138,6 @@ class StageRun:
         self.take_over: Callable[[Any], None] = lambda problem: None
         """Called with the problem that is about to be trained; it may raise to take it: see `tasks.training.replay`."""
 
-    @property
-    def outputs(self) -> list[str]:
-        """What the marker lists. Rows of loops are among it, whether or not the work asked for them."""
-        self._require_loops_at_their_end()
-        own = "records.parquet" in self._outputs and not self._published
-        if len(self._resumed) > self._published and not own:
-            self._publish_rows()
-        return self._outputs
-
     @contextmanager
     def publish(self, name: str) -> Iterator[Path]:
         """Yields a folder to fill, which becomes the output folder `name` by one durable rename."""
@@ -154,7 +145,7 @@ class StageRun:
         with durable.new_directory(self.directory / name) as folder:
             yield folder
             self.lock.check()
-        self._outputs.append(name)
+        self.outputs.append(name)
 
     @contextmanager
     def publish_file(self, name: str) -> Iterator[Path]:
@@ -163,11 +154,11 @@ class StageRun:
         with durable.new_file(self.directory / name) as file:
             yield file
             self.lock.check()
-        self._outputs.append(name)
+        self.outputs.append(name)
 
     @cached_property
     def metrics(self) -> Rows:
-        self._outputs.append("metrics.jsonl")
+        self.outputs.append("metrics.jsonl")
         return Rows(self.run.metrics_file, self.lock)
 
     @cached_property
@@ -305,6 +296,13 @@ class StageRun:
             raise BadInput("run.rows has none to give: no loop over run.resume came before it, or none had an item")
         self._publish_rows()
         return list(read_records(self.directory / "records.parquet"))
+
+    def end_loops(self) -> None:
+        """After the work: rows that it did not ask for are an output too. BadInput for a loop that was left."""
+        self._require_loops_at_their_end()
+        own = "records.parquet" in self.outputs and not self._published
+        if len(self._resumed) > self._published and not own:
+            self._publish_rows()
 
     def _publish_rows(self) -> None:
         self.merge_records(self._resumed, ("loop", "item", "row"))

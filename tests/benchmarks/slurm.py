@@ -31,6 +31,7 @@ import yaml
 from rich.console import Console
 
 from deployments.dag.page import load_page
+from deployments.dag.sources import KEPT
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Resources
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
@@ -40,7 +41,7 @@ from deployments.slurm.pool.reconcile import Run, SetState
 from deployments.slurm.pool.worker import interval_seconds
 from deployments.slurm.study.follow import Follower
 from deployments.slurm.study.standings import Standings
-from deployments.slurm.study.study import SOURCES, SlurmStudy
+from deployments.slurm.study.study import SlurmStudy
 from storage import attempts
 from tests.benchmarks import cells, language
 from tests.slurm.harness import Bench, Cluster, Dispatched, Server, kept_study
@@ -274,7 +275,7 @@ def by_plain_sbatch(bench: Bench, one: Dispatched, root: Path) -> float:
     script = (one.folder / "jobs" / "0001.sbatch").read_text().replace(str(one.root), str(root))
     run_directory = root / one.folder.relative_to(one.root)
     (run_directory / "jobs").mkdir(parents=True)
-    (root / SOURCES).symlink_to(one.root / SOURCES)
+    (root / KEPT).symlink_to(one.root / KEPT)
     began = time.time()
     subprocess.run(["sbatch"], input=script, text=True, check=True, capture_output=True)
     return (

@@ -23,6 +23,7 @@ import pytest
 import yaml
 
 from deployments.dag.page import load_page
+from deployments.dag.sources import KEPT
 from deployments.slurm.cluster import ownership
 from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.site import Site, read_site
@@ -30,7 +31,7 @@ from deployments.slurm.job.variables import kept_resources
 from deployments.slurm.pool import worker
 from deployments.slurm.study import preflight
 from deployments.slurm.study import study as study_file
-from deployments.slurm.study.study import SOURCES, SlurmStudy
+from deployments.slurm.study.study import SlurmStudy
 from flows import advance, command
 from flows.command import settings
 from storage import durable
@@ -187,7 +188,7 @@ PAGE = "from own_helper import WORDS\nfrom tests.slurm.toy import Study, page\n"
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The copies that all these studies run from: to stage one takes a second."""
     pool = Pool(tmp_path_factory.mktemp("sources"))
-    return pool.root / SOURCES
+    return pool.root / KEPT
 
 
 @pytest.fixture
@@ -209,7 +210,7 @@ class Pool:
         self.page.write_text(PAGE)
         self.root.mkdir()
         if sources:
-            (self.root / SOURCES).symlink_to(sources)
+            (self.root / KEPT).symlink_to(sources)
         self.helper.write_text("WORDS = 1\n")
         self.file = kept_study(self.root, toy_study("mine"), load_page(str(self.page))).file
         self.other = kept_study(self.root, toy_study("other")).file
@@ -221,7 +222,7 @@ class Pool:
 
     @property
     def copy(self) -> Path:
-        return self.root / SOURCES / study_file.source_of(self.file)
+        return self.root / KEPT / study_file.source_of(self.file)
 
     def read(self) -> set[Path]:
         """The files of the studies that the pool's owner imports."""
@@ -436,11 +437,11 @@ def test_a_copy_that_another_had_made_before_is_not_taken_for_ours(tmp_path: Pat
 
 def test_no_copy_is_taken_from_elsewhere(tmp_path: Path, own_copies: Path) -> None:
     pool = Pool(tmp_path, own_copies)
-    shutil.copytree(pool.copy, tmp_path / SOURCES / pool.copy.name)
+    shutil.copytree(pool.copy, tmp_path / KEPT / pool.copy.name)
     values = yaml.safe_load(pool.file.read_text())
-    for place in (f"../../{SOURCES}/{pool.copy.name}", str(tmp_path / SOURCES / pool.copy.name)):
+    for place in (f"../../{KEPT}/{pool.copy.name}", str(tmp_path / KEPT / pool.copy.name)):
         pool.file.write_text(yaml.safe_dump(values | {"source": place}))
-        assert SlurmStudy.kept(pool.file, pool.site, pool.root).kept_source().parent == pool.root / SOURCES
+        assert SlurmStudy.kept(pool.file, pool.site, pool.root).kept_source().parent == pool.root / KEPT
 
 
 JOBS = """
