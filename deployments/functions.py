@@ -76,7 +76,7 @@ class FunctionStage(Stage):
         inputs: dict[str, Handle] = {}
         for name in self.reads:
             default = _parameters(self.written)[name].default
-            if (read := given.pop(name, default)) is None:
+            if (read := given.pop(name, default)) is None and default is None:
                 continue
             if not (roles := _roles(name, read)) or read is inspect.Parameter.empty:
                 raise BadInput(f"the stage {self.written.__name__} is given no stage call as {name}{too_low(study)}")

@@ -115,7 +115,7 @@ class Checkpoints:
         with the reason. CheckFailed when all are damaged: nobody asked to begin days of work anew.
         """
         damaged = []
-        for step in sorted(self._steps(), reverse=True):
+        for step in sorted(self.steps(), reverse=True):
             try:
                 checkpoint = self.verified(step)
                 for needed in checkpoint.needs:
@@ -154,7 +154,7 @@ class Checkpoints:
 
     def remove_after(self, step: int) -> None:
         """Removes the checkpoints of later steps, the highest first: the training went back and left their way."""
-        for later in sorted((other for other in self._steps() if other > step), reverse=True):
+        for later in sorted((other for other in self.steps() if other > step), reverse=True):
             self._lock.check()
             durable.remove_directory(self._directory / str(later))
 
@@ -164,7 +164,7 @@ class Checkpoints:
         Checkpoints that were passed over do not count: they may be newer than every usable one. One that the disk
         failed to read is left alone: it may be intact.
         """
-        steps = [step for step in sorted(self._steps(), reverse=True) if step not in self._unreadable]
+        steps = [step for step in sorted(self.steps(), reverse=True) if step not in self._unreadable]
         good = [step for step in steps if step not in self._passed_over]
         keeping = {step for step in steps if step in good[: max(keep, 1)] or step == self._read}
         for step in sorted(keeping):
@@ -178,7 +178,7 @@ class Checkpoints:
                 durable.reached("pruned", self._directory / str(step))
                 durable.remove_directory(self._directory / str(step))
 
-    def _steps(self) -> list[int]:
+    def steps(self) -> list[int]:
         return _steps(self._directory)
 
 

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -65,7 +66,7 @@ def digest_of(files: Iterable[Path], folder: Path) -> str:
 
 def _without_study(file: Path) -> str:
     """The text of a file without its function with `@study`, which does none of a stage's work."""
-    lines = (text := file.read_text()).splitlines(keepends=True)
+    lines = re.split(r"(?<=\n)", text := file.read_text())  # as Python counts lines: `splitlines` knows more ends
     for node in reversed(parsed(text, str(file)).body):
         decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
         if any(getattr(one, "attr", getattr(one, "id", "")) == "study" for one in decorators):

@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING
 
+from storage import durable
 from storage.errors import BadInput, CheckFailed
 from storage.external import file_manifest
 from tasks.stage.configuration import Configuration, LocalPath, execution
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tasks.stage.run import StageRun
 
 LOOK_EVERY_SECONDS, LAST_LINES = 0.5, 20
+ENDED = ".copies.ended.json"
+"""In `scratch`: what a command left that ended well, by the times of its files."""
 
 
 class Script(Configuration):
@@ -94,7 +97,9 @@ def run_command(
     # saved nothing either, nothing tells it from one that failed at once, as the first of a pipe may with exit code 0.
     changed_at = max((file.st_ctime_ns for files in left.values() for file in files), default=None)
     begun_at = (run.lock.directory / f"{run.lock.number}.json").stat().st_mtime_ns  # by the clock of the same disk
-    if changed_at and changed_at < begun_at and not (own and own.added):
+    stamps = {name: [file.st_ctime_ns for file in files] for name, files in left.items()}
+    is_known = (noted := run.scratch / ENDED).exists() and durable.read_json(noted) == stamps
+    if changed_at and changed_at < begun_at and not (own and own.added) and not is_known:
         saved = f", and no checkpoint {checkpoints} of this attempt" if checkpoints else ""
         names, advice = (
             ", ".join(leaves),
@@ -103,6 +108,7 @@ def run_command(
         advice += "(set -o pipefail). If it had nothing left to do, `--fresh STAGE` does all of it again"
         measured = f"exit code 0, {names} of an attempt before{saved}"
         raise CheckFailed(f"{what} did its work", measured, f"{names} of this attempt", advice)
+    durable.write_json(noted, stamps)  # a kill from here on costs nothing of its work
     for name in leaves:
         _publish(run, name)
 

@@ -11,12 +11,14 @@ JSON form of the Prefect UI, and Python.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema
 
+from storage.errors import BadInput
 from storage.external import file_manifest
 
 UNITS = (
@@ -161,8 +163,14 @@ def contents(default: Any = ..., *, description: str, **limits: Any) -> Any:
 
 
 def names_files(kind: Any) -> bool:
-    """True for LocalPath, and for a type that holds it, as `list[LocalPath]`."""
-    return kind == LocalPath or any(names_files(part) for part in get_args(kind))
+    """True for LocalPath, alone, or None, or in a list or dictionary. BadInput for another type that holds it."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind == LocalPath or not any(map(names_files, parts)):
+        return bool(kind == LocalPath)
+    optional = origin in (Union, UnionType) and {*parts} == {LocalPath, NoneType}
+    if not (optional or origin is list or (origin is dict and not names_files(parts[0]))):
+        raise BadInput(f"files in {kind} would not count: use LocalPath, list[LocalPath] or dict[str, LocalPath]")
+    return True
 
 
 def redeclare(field: FieldInfo) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import mmap
 import os
 import signal
 import threading
@@ -224,7 +225,9 @@ class StopRequest:
             if number == signal.SIGINT and self._cause == "interrupted":
                 raise KeyboardInterrupt  # the second Ctrl-C: the person does not want to wait for a safe point
             self._cause, self._because = causes[signal.Signals(number)]
+            ASKED[0] |= number == signal.SIGTERM
 
+        ASKED[0] = 0
         if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
             del causes[signal.SIGHUP]
         previous = {number: signal.signal(number, note) for number in causes}
@@ -261,20 +264,38 @@ def listening() -> bool:
     return getattr(signal.getsignal(signal.SIGTERM), "__module__", "") == __name__
 
 
-def _default_in_child() -> None:
-    """Lets a SIGTERM end what a stage forks, as `multiprocessing` does: our handler there only sets a flag, that nobody
-    reads. Signals that come to a whole group (Ctrl-C, the end of a job's time) it still survives: the stage saves."""
+ASKED = mmap.mmap(-1, 1)
+"""Shared with what a stage forks: 1 where the stage itself got a SIGTERM."""
+GROUP_SECONDS = 0.5
+"""In which a signal to a whole group has reached all of it."""
+MASKS: list[set[Any]] = []
+
+
+def _end_child(number: int, _frame: FrameType | None) -> None:
+    """Ends what a stage forked, as `multiprocessing` asks for. One that came to the whole group it survives: the stage
+    needs it to come to its next safe point."""
+    time.sleep(GROUP_SECONDS)
+    if not ASKED[0]:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+def _block_term() -> None:
+    """Until the child has its handler: one that comes at once would be lost."""
+    MASKS.append(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}))
+
+
+def _unblock_term() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, MASKS.pop())
+
+
+def _begin_child() -> None:
     if listening():
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERM)
+        signal.signal(signal.SIGTERM, _end_child)
+    _unblock_term()
 
 
-TERM = {signal.SIGTERM}
-os.register_at_fork(  # blocked until then: else one that comes at once is lost
-    before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, TERM),
-    after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, TERM),
-    after_in_child=_default_in_child,
-)
+os.register_at_fork(before=_block_term, after_in_parent=_unblock_term, after_in_child=_begin_child)
 
 
 def _job_lead() -> float:

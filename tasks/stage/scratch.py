@@ -35,7 +35,7 @@ COPIES = ".copies"
 class ScratchCheckpoints:
     """The files or folders in `folder` that match `pattern`, such as `checkpoint-*` or `last.pt`.
 
-    The first whole number in what the first `*` stands for is its step. Whoever wrote one may remove or write over it,
+    The last whole number in what the `*` stands for is its step. Whoever wrote one may remove or write over it,
     so it is copied; its files only get a second name where it has a step, nobody has written over it yet, and another
     is kept.
     """
@@ -61,8 +61,11 @@ class ScratchCheckpoints:
         self.step = saved.step if saved else 0
         newest, done = (self._folder / saved.state["scratch"], saved.step) if saved else (None, -1)
         for path in self._present() - {newest}:
-            if (step := self._step(path)) is None or step > done:
+            if (step := self._step(path)) is None or step >= done:
                 _remove(path)
+        kept = self._checkpoints.steps()
+        for torn in [copy for step, copies in self._copies().items() if step not in kept for copy in copies]:
+            _remove(torn)  # else it would count among the newest
         if newest is not None:
             self._copied, copy = done, newest
             newest = self._folder.joinpath(*copy.relative_to(self._folder).parts[2:])
@@ -88,11 +91,13 @@ class ScratchCheckpoints:
         """Makes a checkpoint that is whole durable, and the list of its digests; of one that changes meanwhile none."""
         stamps, step = _stamps(path), self._step(path)
         linked = step is not None and path not in self._listed and bool(self._copies().keys() - {step})
-        if step is None:
-            self._copied = step = max(self._copied + 1, self._done())
+        place, number = path.relative_to(self._folder), step or 0
+        later = [copy for of, copies in self._copies().items() if of >= number for copy in copies]
+        if step is None or not all((copy / place).exists() for copy in later):  # the number says no order
+            self._copied = step = max(self._copied + 1, self._done(), *(kept + 1 for kept in self._copies()))
         before = self._copies().get(step, [])
         copy = self._folder / COPIES / f"{step}.{time.time_ns()}"
-        listed = copy / path.relative_to(self._folder)
+        listed = copy / place
         try:
             _copy(path, listed, _link if linked else shutil.copyfile)
             digests = {name: _digest(file) for name, file in _files(listed).items()}
@@ -126,7 +131,7 @@ class ScratchCheckpoints:
 
     def _present(self) -> set[Path]:
         found = {path for path in self._folder.glob(self._pattern) if not path.is_symlink()}
-        return {path for path in found if path.relative_to(self._folder).parts[0] != COPIES}
+        return {path for path in found if not path.relative_to(self._folder).parts[0].startswith(COPIES)}
 
     def _copies(self) -> dict[int, list[Path]]:
         """The folders of copies by step."""
@@ -136,12 +141,12 @@ class ScratchCheckpoints:
         return copies
 
     def _step(self, path: Path) -> int | None:
-        """None where there is none; the parts of `0.14` are no whole numbers."""
-        head, star, tail = self._pattern.partition("*")
-        pattern = f"{fnmatch.translate(head)[:-2]}(.*?){fnmatch.translate(tail)}"
+        """None where there is none; the parts of `0.14` are no whole numbers, nor is what stands beside the `*`."""
+        head, star, rest = self._pattern.partition("*")
+        pattern = f"{fnmatch.translate(head)[:-2]}(.*){fnmatch.translate(rest.rpartition('*')[2])}"
         found = re.match(pattern, path.relative_to(self._folder).as_posix()) if star else None
         numbers = re.findall(r"\d+(?:\.\d+)*", found[1]) if found else []
-        return next((int(number) for number in numbers if number.isdigit()), None)
+        return next((int(number) for number in reversed(numbers) if number.isdigit()), None)
 
 
 class TrainerCheckpoints(ScratchCheckpoints):

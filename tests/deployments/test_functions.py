@@ -214,6 +214,8 @@ def test_a_stage_is_told_how_the_study_works_and_goes_on_from_its_run_directory(
         ("arms, first):", "arms, first, loud=True):", "loud=True has no type, .* write loud: bool = True"),
         ("arms, first):", "arms, first, arms_up):", "'arms_up_0' of arms, which reads like its parameter arms_up"),
         ("arms, first):", "arms, first, more):", "the stage table is given no stage call as more"),
+        ("arm(made, how", "arm(None, how", r"stage which-arm: base is None, and not what a stage call returned"),
+        ("by: float = 0.5", "by: tuple[r.LocalPath, ...] = ()", "would not count: use LocalPath, list.LocalPath"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, old: str, new: str, told: str) -> None:

@@ -461,7 +461,10 @@ class Bench:
         # the toy is no part of the source that a job is given: it is found here, and nothing else of the checkout is
         (self.folder / "path").mkdir(exist_ok=True)
         (self.folder / "path" / "tests").symlink_to(REPOSITORY / "tests")
-        site["resources"]["pass_environment"] = ["PYTHONPATH"]
+        of_numbers = [
+            name for name in os.environ if name.startswith(("OPENBLAS_", "MKL_"))
+        ]  # by which kernels are chosen, and so bytes
+        site["resources"]["pass_environment"] = ["PYTHONPATH", *of_numbers]
         self.site.write_text(yaml.safe_dump(site))
         self.environment = self.cluster.environment | {
             "PREFECT_API_URL": self.address,

@@ -47,8 +47,10 @@ def stage_source(folder: Path, own: Mapping[str, Path] = NOTHING, repository: Pa
     version = attempts.source_version() | of_own
     if target.is_dir():
         if read(target / attempts.SOURCE_FILE) != version:  # the same files, committed since
-            with suppress(OSError):
-                durable.write_json(target / attempts.SOURCE_FILE, version)
+            with suppress(OSError):  # jobs may look at the copy: nothing else may lie there, however briefly
+                noted = folder / f"{durable.TEMPORARY_PREFIX}{target.name}-{uuid.uuid4().hex[:8]}.json"
+                durable.write_json(noted, version)
+                os.replace(noted, target / attempts.SOURCE_FILE)
         return target
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{durable.TEMPORARY_PREFIX}{target.name}-{uuid.uuid4().hex[:8]}"

@@ -56,7 +56,13 @@ class CountsConfig(StageConfiguration):
 
 
 def counts(run: StageRun, config: CountsConfig) -> dict[str, str]:
-    name = config.checkpoints.replace("epoch*", "epochN_lossL").replace("net*", "net18").replace("*", "N")
+    name = (
+        config.checkpoints.replace("epoch*", "epochN_lossL")
+        .replace("net*", "net18")
+        .replace("version_*=*", "version_0=N")
+        .replace("seed*", "seedN_of7")
+        .replace("*", "N")
+    )
     run.command(
         "python", config.script.path, config.steps, name, checkpoints=config.checkpoints, resume=["{checkpoint}"],
         leaves=[config.leaves], progress=r"step (\d+) of (\d+)", save_seconds=2.0,
@@ -151,7 +157,23 @@ def test_what_is_gone_on_from_is_not_torn_with_the_file_that_is_written_over(tmp
     assert ["exit code 3" in ended[0].message, "signal 9" in ended[1].message, ended[2].message] == [True, True, ""]
 
 
-def test_the_step_is_the_first_whole_number_and_not_a_decimal_one_or_one_of_the_pattern(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "names", "steps"),
+    [
+        ("version_*=*", ["version_0=5", "version_0=6"], [5, 6]),
+        ("seed*", ["seed5_of7", "seed6_of7"], [11, 12]),  # 7, then what rises: no number of theirs is an order
+    ],
+)
+def test_those_of_one_number_do_not_replace_one_another(
+    tmp_path: Path, pattern: str, names: list[str], steps: list[int]
+) -> None:
+    """Seen: those of an epoch all had its number, so the one before was gone."""
+    handle = attempted(tmp_path, "sys.exit(3) if step == 6 else None", checkpoints=pattern, steps=6)
+    assert listed(handle) == names and sorted(durable_steps(handle)) == steps
+    assert attempted(tmp_path, checkpoints=pattern).outcome.end_state == "finished"
+
+
+def test_the_step_is_the_last_whole_number_and_not_a_decimal_one_or_one_of_the_pattern(tmp_path: Path) -> None:
     """Seen: of `epoch7_loss0.1429.pt` 1429 was the step, so the two worst were kept."""
     fails = "sys.exit(3) if step == 8 else None"
     handle = attempted(tmp_path, fails, checkpoints="epoch*.json", steps=9)

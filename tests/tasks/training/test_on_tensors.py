@@ -131,7 +131,7 @@ def test_a_second_training_in_a_stage_is_refused(
     """Seen: it went on from the checkpoints of the first, and had its numbers."""
     first(run := stage_run(tmp_path))
     kept = sorted(run.run.checkpoints.rglob("*"))
-    with pytest.raises(BadInput, match="A stage has one training: make each a stage of its own"):
+    with pytest.raises(BadInput, match="A stage has one: make each a stage of its own"):
         second(run)
     assert kept == sorted(run.run.checkpoints.rglob("*")) != []
 
