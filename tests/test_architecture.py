@@ -142,7 +142,7 @@ CAPS = {"robustness": 2_310, "icecube": 2_760, "inversion": 1_980}
 """Lines of the rooms that are older than the budget of a new one: they only fall."""
 SUBJECT_CAPS = {"influence": 833, "sensors": 1_009}
 """Of subjects that began with one study; of influence 600 were asked."""
-SPINE_CAP, ALL_CAP = 28_890, 52_206
+SPINE_CAP, ALL_CAP = 28_933, 52_249
 """Lines of all but studies, pages and subjects, and of all: they only fall, but for a new study."""
 
 
