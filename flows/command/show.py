@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def facts_of(run: RunDirectory, page: str = "") -> dict[str, Any]:
     """All that is known, for a person, who may name the `page` of the study, and for `--json`."""
     about = read(run.stage_file)
     records = {file: read(file) for file in sorted(run.attempts.glob("[0-9]*.json"))}
+    edited = _edited(records)
     state, stands = standing(run)
     finished = state == "finished"
     at_work = next(reversed(records), None) if locks.holder(run.path / "locks") is not None else None
@@ -75,7 +77,7 @@ def facts_of(run: RunDirectory, page: str = "") -> dict[str, Any]:
             for role, source in run.reads(about.get("inputs", {})).items()
         ],
         "attempts": [
-            {"file": file, "at_work": file == at_work, "edited": file in _edited(records), "record": record}
+            {"file": file, "at_work": file == at_work, "edited": file in edited, "record": record}
             for file, record in records.items()
         ],
         "log": inside(run.path, f"{run.attempts.name}/{log.name}") if log and log.is_file() else None,
@@ -158,8 +160,8 @@ def _found(run: RunDirectory) -> dict[str, Any]:
 
 def _edited(records: Mapping[Path, dict[str, Any]]) -> set[Path]:
     """The attempts that added to what one with other sources of the person's own had kept."""
-    edited, kept, all_ = set[Path](), "", [*records.items()]
-    for (file, record), (_, after) in zip(all_, [*all_[1:], (Path(), {})], strict=True):
+    edited, kept = set[Path](), ""
+    for (file, record), (_, after) in pairwise([*records.items(), (Path(), dict[str, Any]())]):
         digest = (record.get("source") or {}).get("own_digest") or ""
         if not any(record.get("began_at") or []):
             kept = ""

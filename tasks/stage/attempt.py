@@ -103,6 +103,9 @@ def _attempt_with_lock(
         if not isinstance(error, Exception | KeyboardInterrupt | SystemExit):
             raise
         outcome = outcome_of(_lost(lock) or error)
+        if work.stop.cause == "sigterm" and outcome.diagnosis and outcome.diagnosis.category == "crash":
+            # it may have ended children too, such as those of a pool; what would fail without it fails again
+            outcome = Outcome("sigterm", f"stopped by SIGTERM, amid which: {outcome.message}")
         if outcome.end_state in ("out_of_time", "sigterm") and work.reached() == reached:
             outcome = _in_vain(work, outcome)
         level = logging.ERROR if outcome.diagnosis else logging.INFO

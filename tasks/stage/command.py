@@ -53,22 +53,14 @@ def run_command(
 ) -> None:
     """`StageRun.command`."""
     arguments = [sys.executable if part == "python" else str(part) for part in command]
-    own = None
-    if checkpoints:
-        run.begin_training()
-        own = ScratchCheckpoints(run.scratch, checkpoints, run.checkpoints, lambda: run.progress.step)
+    own = _checkpoints(run, checkpoints) if checkpoints else None
     if own and (newest := own.newest()):
         arguments += [part.replace("{checkpoint}", str(newest)) for part in resume]
-        run.log.info(
-            "goes on from %s, kept when step %d was told",
-            newest.relative_to(run.scratch),
-            own.step,
-            extra=FOR_THE_TERMINAL,
-        )
+        told = newest.relative_to(run.scratch), own.step
+        run.log.info("goes on from %s, kept when step %d was told", *told, extra=FOR_THE_TERMINAL)
     elif own and run.lock.number > 1:
-        run.log.warning(
-            "begins anew: no attempt before left a whole checkpoint %s", checkpoints, extra=FOR_THE_TERMINAL
-        )
+        anew = "begins anew: no attempt before left a whole checkpoint %s"
+        run.log.warning(anew, checkpoints, extra=FOR_THE_TERMINAL)
     save_seconds = run.stop.grant(save_seconds)
     with _started(arguments, run.scratch) as child:
         output = _Output(run, child, progress)
@@ -87,6 +79,20 @@ def run_command(
     if child.returncode:
         ended = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
         raise RuntimeError(f"{what} ended with {ended}; its last lines:\n" + "\n".join(output.last))
+    _require_left(run, what, leaves, f", and no checkpoint {checkpoints} of this attempt" if own else "", own)
+    for name in leaves:
+        _publish(run, name)
+
+
+def _checkpoints(run: StageRun, pattern: str) -> ScratchCheckpoints:
+    run.begin_training()
+    return ScratchCheckpoints(run.scratch, pattern, run.checkpoints, lambda: run.progress.step)
+
+
+def _require_left(
+    run: StageRun, what: str, leaves: Sequence[str], without: str, own: ScratchCheckpoints | None
+) -> None:
+    """CheckFailed unless `leaves` are there and, as far as can be told, are of work that ended well."""
     left = {name: _stats(run.scratch / name) for name in leaves}
     for name, files in left.items():
         if not any(file.st_size for file in files):
@@ -95,22 +101,19 @@ def run_command(
             raise CheckFailed(f"{what} leaves {name} in the scratch folder", f"exit code 0, and {there}", name, advice)
     # One that goes on may rightly keep the best.pt of an attempt before: so each by itself may be old. But where it
     # saved nothing either, nothing tells it from one that failed at once, as the first of a pipe may with exit code 0.
-    changed_at = max((file.st_ctime_ns for files in left.values() for file in files), default=None)
-    begun_at = (run.lock.directory / f"{run.lock.number}.json").stat().st_mtime_ns  # by the clock of the same disk
     stamps = {name: [file.st_ctime_ns for file in files] for name, files in left.items()}
+    changed_at = max((stamp for of_files in stamps.values() for stamp in of_files), default=None)
+    begun_at = (run.lock.directory / f"{run.lock.number}.json").stat().st_mtime_ns  # by the clock of the same disk
     is_known = (noted := run.scratch / ENDED).exists() and durable.read_json(noted) == stamps
     if changed_at and changed_at < begun_at and not (own and own.added) and not is_known:
-        saved = f", and no checkpoint {checkpoints} of this attempt" if checkpoints else ""
-        names, advice = (
-            ", ".join(leaves),
-            "See what it printed in the log: behind a pipe only the last exit code counts ",
+        names = ", ".join(leaves)
+        advice = (
+            "See what it printed in the log: behind a pipe only the last exit code counts (set -o pipefail). If it had "
+            "nothing left to do, `--fresh STAGE` does all of it again"
         )
-        advice += "(set -o pipefail). If it had nothing left to do, `--fresh STAGE` does all of it again"
-        measured = f"exit code 0, {names} of an attempt before{saved}"
+        measured = f"exit code 0, {names} of an attempt before{without}"
         raise CheckFailed(f"{what} did its work", measured, f"{names} of this attempt", advice)
     durable.write_json(noted, stamps)  # a kill from here on costs nothing of its work
-    for name in leaves:
-        _publish(run, name)
 
 
 def _stats(left: Path) -> list[os.stat_result]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import mmap
 import os
 import signal
 import threading
@@ -168,6 +167,11 @@ class StopRequest:
         if self.requested:
             self.check_signals(after)
 
+    @property
+    def cause(self) -> str:
+        """The end state that was asked for so far; empty where none was."""
+        return self._cause
+
     def check_signals(self, after: str = "") -> None:
         """Raises Stop when one was seen already, without a look at clock or note: for the end of all work."""
         if self._cause:
@@ -225,9 +229,7 @@ class StopRequest:
             if number == signal.SIGINT and self._cause == "interrupted":
                 raise KeyboardInterrupt  # the second Ctrl-C: the person does not want to wait for a safe point
             self._cause, self._because = causes[signal.Signals(number)]
-            ASKED[0] |= number == signal.SIGTERM
 
-        ASKED[0] = 0
         if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
             del causes[signal.SIGHUP]
         previous = {number: signal.signal(number, note) for number in causes}
@@ -264,20 +266,8 @@ def listening() -> bool:
     return getattr(signal.getsignal(signal.SIGTERM), "__module__", "") == __name__
 
 
-ASKED = mmap.mmap(-1, 1)
-"""Shared with what a stage forks: 1 where the stage itself got a SIGTERM."""
-GROUP_SECONDS = 0.5
-"""In which a signal to a whole group has reached all of it."""
 MASKS: list[set[Any]] = []
-
-
-def _end_child(number: int, _frame: FrameType | None) -> None:
-    """Ends what a stage forked, as `multiprocessing` asks for. One that came to the whole group it survives: the stage
-    needs it to come to its next safe point."""
-    time.sleep(GROUP_SECONDS)
-    if not ASKED[0]:
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+"""Of the signals that were blocked before each fork that is under way."""
 
 
 def _block_term() -> None:
@@ -290,8 +280,10 @@ def _unblock_term() -> None:
 
 
 def _begin_child() -> None:
+    """Lets a SIGTERM end what a stage forks, as `multiprocessing` does: ours sets a flag that nobody reads there.
+    Ctrl-C and the signal that a job's time is up it survives, since the stage needs it to save."""
     if listening():
-        signal.signal(signal.SIGTERM, _end_child)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _unblock_term()
 
 

@@ -14,6 +14,7 @@ from scipy.stats import ttest_1samp
 
 import ratchet
 from deployments.dag.page import Page, load_page
+from deployments.dag.sources import digest_of
 from deployments.dag.walk import Handle
 from flows import command
 from flows.command.compare_table import Asked, compared_table
@@ -259,6 +260,18 @@ def test_what_an_edit_left_as_it_was_is_said_beside_the_answer(
             assert command.ratchet(["run", str(page), *words, "folds=2", *fresh]) == 0
             kept = f"old results of {'' if fresh else 'which-base, '}which-arm x 2 are kept, though which.py, or"
             assert capsys.readouterr().out.splitlines()[-1].startswith(kept)
+
+
+def test_what_looks_like_an_end_of_a_line_hides_no_edit_of_a_stage(tmp_path: Path) -> None:
+    """Seen: form feeds moved what was left out, which the function with @study is, up into a stage."""
+    page = tmp_path / "which.py"
+    digests = set()
+    for by in ("0.5", "0.7"):
+        page.write_text(
+            ARMS.replace("@r.stage", "\f\n" * 9 + "@r.stage").replace("by: float = 0.5", f"by: float = {by}")
+        )
+        digests.add(digest_of([page], tmp_path))
+    assert len(digests) == 2
 
 
 def test_an_edit_of_the_study_alone_makes_no_result_old(

@@ -144,7 +144,7 @@ def collect(config: SweepConfig, cells: dict[str, StageInput], runs: dict[str, s
         chance=config.chance,
         cells=rows,
         judged=judged,
-        bookkeeping=[name for name in dict.fromkeys(bookkeeping)],
+        bookkeeping=list(dict.fromkeys(bookkeeping)),
     )
     if not results.has_seeds:
         return results
@@ -191,7 +191,7 @@ def _judge(values: Any, judged: dict[str, Judged], bookkeeping: list[str], *path
         pairs = [[one["arm"], one["reference"]] for one in values["differences"]]
         numbers = {arm: f"{metric}.{arm}" for arm in arms}
         judged.setdefault(f"{metric}.NAME", Judged(numbers=numbers, higher=values["higher_is_better"], pairs=pairs))
-    elif "best_step" in values:  # as tasks.training.result writes
+    elif "best_step" in values and isinstance(values.get("higher", []), list):  # as tasks.training.result writes
         for key in values:
             name = ".".join([*path, key])
             if key in OF_A_TRAINING:

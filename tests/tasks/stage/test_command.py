@@ -301,6 +301,29 @@ def test_exit_code_0_without_what_it_was_to_leave_is_a_failed_check(tmp_path: Pa
     assert not handle.finished
 
 
+def test_a_script_that_ended_well_is_not_done_again_when_its_output_is_published_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds that all is done and writes nothing, as one does that fails at once; and yet the work is there."""
+    does = "open('best.pt', 'w').write('2') if step == 2 else None"
+    monkeypatch.setattr(command, "_publish", lambda *_: sys.exit(1))
+    assert not attempted(tmp_path, does, leaves="best.pt").finished
+    monkeypatch.undo()
+    assert attempted(tmp_path, does, leaves="best.pt").outcome.end_state == "finished"
+
+
+def test_copies_that_kills_tore_do_not_push_out_what_is_kept(tmp_path: Path) -> None:
+    """Seen: two of them counted as the newest, and all that was listed was gone."""
+    ends = "(file.write(str(step) + chr(125)), file.close(), sys.exit(3))"
+    fails = f"{ends} if step == (5 if sys.argv[3:] else 3) else None"
+    handle = attempted(tmp_path, fails)
+    for step in ("7.1", "8.1"):
+        (scratch_of(handle) / ".copies" / step).mkdir()
+    handle = attempted(tmp_path, fails)
+    assert listed(handle)[-2:] == ["count-4", "count-5"] and sorted(durable_steps(handle))[-2:] == [4, 5]
+    assert attempted(tmp_path, fails).outcome.end_state == "finished"
+
+
 @pytest.mark.parametrize("then", ["fails at once", "saves more", "writes it"])
 def test_what_an_attempt_before_left_counts_only_if_this_one_did_something(tmp_path: Path, then: str) -> None:
     """Seen: `train.py | tee log` failed at once, the pipe gave 0, and the best.pt before the kill was the result."""

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
@@ -237,6 +238,36 @@ def test_what_a_stage_forks_ends_by_sigterm_and_outlives_what_stops_the_stage(tm
     HOOKS["batch"] = forks
     assert toy_attempt(tmp_path, TOY).end_state == "finished" and codes == [-signal.SIGTERM, 0]
     assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed
+
+
+def test_a_sigterm_that_ends_a_stage_s_workers_too_stops_it_and_is_no_crash(tmp_path, undisturbed):
+    """A preemption signals the whole group: a pool is broken by it before the stage comes to its next step."""
+
+    def broken_by_it():
+        if len(SEEN) == 5:
+            with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+                asleep = pool.submit(time.sleep, 600)
+                pool.submit(int)  # the worker is there
+                os.kill(next(iter(pool._processes)), signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGTERM)
+                asleep.result()
+
+    HOOKS["batch"] = broken_by_it
+    outcome = toy_attempt(tmp_path, TOY)
+    assert outcome.end_state == "sigterm" and "BrokenProcessPool" in outcome.message
+    HOOKS.clear()
+    assert toy_attempt(tmp_path, TOY).end_state == "finished"
+    assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed
+
+
+def test_a_fork_leaves_the_signals_blocked_that_were(tmp_path):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        if (pid := os.fork()) == 0:
+            os._exit(signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        assert os.waitpid(pid, 0)[1] == 0 and signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def test_a_second_sigterm_while_it_saves_does_no_harm(tmp_path, monkeypatch, undisturbed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -106,3 +107,17 @@ def test_python_runs_the_copy_and_not_the_checkout(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [f"{copy}/storage/durable.py", f"{copy}/deployments/slurm/pool/pool.py"]
     assert snapshot.REPOSITORY == REPOSITORY
+
+
+def test_a_commit_that_is_noted_later_leaves_nothing_else_in_the_copy_of_jobs_at_any_moment(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = snapshot.stage_source(tmp_path, repository=checkout)
+    seen: list[set[Path]] = []
+    rename = os.replace
+    monkeypatch.setattr(os, "replace", lambda *places: seen.append({*copy.iterdir()}) or rename(*places))
+    before = {*copy.iterdir()}
+    monkeypatch.setattr(attempts, "source_version", lambda: {"commit": "f00", "dirty_digest": None})
+    assert snapshot.stage_source(tmp_path, repository=checkout) == copy
+    assert durable.read_json(copy / attempts.SOURCE_FILE)["commit"] == "f00"
+    assert seen and all(files == before for files in seen) and {*copy.iterdir()} == before
