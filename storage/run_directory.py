@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -133,13 +134,19 @@ def find_run(root: Path, name: str) -> RunDirectory:
 
     Raises BadInput, which lists the candidates, where that is not one run.
     """
-    for folder in (Path(name).expanduser(), root / name):
+    folders = (Path(name).expanduser(), root / name)
+    for folder in folders:
         if (folder / "stage.json").is_file():
             return run_in(folder.resolve())
     paths = find_runs(root)
+    matches = [path for path in paths if re.fullmatch("[0-9a-f]+", name) and path.name.startswith(_short(name))]
+    if name and not matches and (present := next(filter(os.path.lexists, folders), None)):
+        raise BadInput(
+            f"{present} is no run directory: it has no file stage.json. One is <root>/<study>/<stage>/<fingerprint>; "
+            "`ratchet list ROOT` names those below a root"
+        )
     if not paths:
         raise BadInput(f"{name} is no run directory, and there are no runs below {root}: give --root their folder")
-    matches = [path for path in paths if re.fullmatch("[0-9a-f]+", name) and path.name.startswith(_short(name))]
     if len(matches) != 1:
         candidates = matches or paths
         lines = [str(path) for path in candidates[:SHOWN]] + (

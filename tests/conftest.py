@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tests.apart  # isort: skip  # before Prefect and others read what lies in the home
+
 import os
 import shutil
 import signal
@@ -46,6 +48,13 @@ def _own_prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def _apart() -> Iterator[None]:
+    """No test, and nothing that it starts, looks at ./runs, .prefect or the home, which are a person's."""
+    yield
+    assert not (news := tests.apart.news()), f"tests looked at what a person uses:\n{news}"
 
 
 @pytest.fixture(scope="session", autouse=True)

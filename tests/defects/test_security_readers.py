@@ -157,7 +157,7 @@ def told(root: Path) -> dict[str, str]:
         "export of one": ["export", root, root.parent / "one", "--study", "signed-4"],
         "compare": ["compare", one, other],
         "show": ["show", other],
-        "show a pipe": ["show", unreadable],
+        "show a pipe": ["show", unreadable, "--root", root],
     }
     return dict(zip(commands, answers(*commands.values()), strict=True))
 
@@ -219,7 +219,11 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     rows = [f"\x1b]0;t\x07[red]{arm},{seed},{seed + ord(arm)}\n" for arm in "ab" for seed in (1, 2, 3)]
     table.write_text("arm,seed,loss\n" + "".join(rows))
     of_runs = [["list", root], ["verify", root], ["show", failed.path], ["compare", run.path, failed.path]]
-    others = [["compare", table], ["show", f"x{ESCAPES}"], ["run", "robustness", "--profile", profile, "--dry-run"]]
+    others = [
+        ["compare", table],
+        ["show", f"x{ESCAPES}", "--root", root],
+        ["run", "robustness", "--profile", profile, "--dry-run"],
+    ]
     return answers(*of_runs, *others, FORCE_COLOR="1", COLUMNS="200")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -103,6 +104,18 @@ def test_a_name_that_is_not_one_run_lists_what_it_may_mean(tmp_path, named, said
     first, *lines = str(caught.value).splitlines()
     assert first.startswith(said.format(root=tmp_path))
     assert [line.strip() for line in lines] == sorted(str(run.path) for run in found[:listed])
+
+
+@pytest.mark.parametrize("root", ["full", "nothing"])
+@pytest.mark.parametrize("kind", ["folder", "file", "pipe", "below the root", "link to nothing"])
+def test_what_exists_and_is_no_run_directory_is_called_so_whatever_lies_below_the_root(tmp_path, root, kind):
+    runs.finished(tmp_path / "full")
+    named = (tmp_path / root if kind == "below the root" else tmp_path) / "named"
+    named.parent.mkdir(exist_ok=True)
+    made = {"file": named.touch, "pipe": lambda: os.mkfifo(named), "link to nothing": lambda: named.symlink_to("gone")}
+    made.get(kind, named.mkdir)()
+    with pytest.raises(BadInput, match=rf"{named} is no run directory: it has no file stage\.json"):
+        find_run(tmp_path / root, "named" if kind == "below the root" else str(named))
 
 
 def test_a_slip_in_the_name_of_a_run_is_told_what_was_meant(tmp_path):
