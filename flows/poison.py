@@ -27,7 +27,7 @@ POOL = Stage("poison-pool", LabelledConfig, "tasks.language.labelled:labelled", 
 POISON = Stage("poison-poison", stages.PoisonConfig, "tasks.poison.rows:poison", needs="cpu")
 FIT = Stage("poison-fit", stages.FitConfig, "tasks.poison.fit:fit", version=3)
 ATTACK = Stage("poison-attack", stages.AttackConfig, "tasks.poison.checks:attack", version=3, needs="cpu")
-FACTORS = Stage("poison-factors", stages.FactorsConfig, "tasks.poison.influence:factors", version=4)
+FACTORS = Stage("poison-factors", stages.FactorsConfig, "tasks.poison.influence:factors", version=5)
 SCORES = Stage("poison-scores", stages.ScoresConfig, "tasks.poison.influence:scores", version=4)
 DETECT = Stage("poison-detect", stages.DetectConfig, "tasks.poison.detect:detect", version=2, needs="cpu")
 REMOVE = Stage("poison-remove", stages.FitConfig, "tasks.poison.fit:fit", version=3)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-Status = Literal["ok", "jittered", "diagonal", "excluded", "not_finite"]
+Status = Literal["ok", "jittered", "blocks", "one_side", "diagonal", "excluded", "no_curvature", "not_finite"]
 Solver = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """A symmetric matrix [n, n] -> eigenvalues [n], eigenvectors [n, n] in columns, as `torch.linalg.eigh`."""
 RESIDUAL, JITTERS = 1e-6, (0.0, 1e-8, 1e-7, 1e-6)

@@ -20,12 +20,12 @@ from tasks.influence import kept
 from tasks.influence.decomposition import SOLVERS, Solver, Status, decomposed
 from tasks.influence.kept import ModuleStatistics
 from tasks.influence.plan import ModulePlan, Plan
-from tasks.influence.task import Task, Told, Use, batches, captured, gradients, require_faithful
+from tasks.influence.task import Task, Told, Use, batches, captured, gradients, require_drawn, require_faithful
 
 Tensors = dict[str, torch.Tensor]
 MEMORY = 1 << 31
 """What a pass over the examples keeps at once, in bytes, beside the model and its activations."""
-WORST: tuple[Status, ...] = ("ok", "jittered", "diagonal", "not_finite")
+WORST: tuple[Status, ...] = ("ok", "jittered", "blocks", "one_side", "diagonal", "not_finite")
 
 
 def compute_factors(
@@ -45,7 +45,8 @@ def compute_factors(
     """The factors of the examples `indices` [N], in `folder`; goes on where a process before it ended.
 
     `seed` is of the labels drawn from the model. Modules that do not fit `memory_bytes` together take several passes.
-    CheckFailed as in `captured` and `require_faithful`; BadInput as in `begin`, which tells of `anew`.
+    CheckFailed as in `captured` and `require_faithful`; BadInput as in `require_drawn`, and in `begin`, which tells of
+    `anew`.
     """
     asked = {"labels": labels, "seed": seed, "batch": batch, "examples": len(indices), "plan": [*map(asdict, plan)]}
     given = {"content": kept.examples_digest(task, indices), "model": kept.model_digest(task.model)}
@@ -67,6 +68,8 @@ def compute_factors(
             told(count, len(indices), f"examples in {what}")
 
     if at("planned"):
+        if labels == "sampled":
+            require_drawn(task, indices[:3])
         require_faithful(task, at("planned"), indices[:3])
     split = [one for one in at("planned") if one.treatment != "diagonal"]
     for group in _groups(split, memory_bytes, lambda one: one.rows * one.row_block + one.columns * one.column_block):
@@ -85,9 +88,9 @@ def compute_factors(
         for one, uses in passing(group, "Lambda"):
             squares[one.name] = squares.get(one.name, 0) + _squares(one, uses, vectors[one.name], memory_bytes)
         for name, total in squares.items():
-            mean = float(total.mean()) / len(indices)
-            new = {"mean_lambda": mean} if np.isfinite(mean) else {"status": "not_finite", "degraded": True}
-            write(name, vectors[name] | {"lambda": total / len(indices)}, step="finished", **new)
+            write(
+                name, vectors[name] | {"lambda": total / len(indices)}, step="finished", **_judged(total / len(indices))
+            )
     return kept.tidied(folder, [done[one.name] for one in plan])
 
 
@@ -102,11 +105,21 @@ def _groups(plan: list[ModulePlan], memory_bytes: int, size: Callable[[ModulePla
 def _eigen(done: ModuleStatistics, matrices: Tensors, solvers: Mapping[str, Solver]) -> tuple[Tensors, dict[str, Any]]:
     """The eigenvectors of a module's sides by block, and what becomes of its statistics."""
     found = {key: decomposed(matrix, f"{done.name} {key}", solvers) for key, matrix in matrices.items()}
-    status = max((side.status for side in found.values()), key=WORST.index)
+    status = max([done.status, *(side.status for side in found.values())], key=WORST.index)
     worse, step = status in ("diagonal", "not_finite"), "finished" if status == "not_finite" else "eigen"
     new = {"step": step, "status": status, "degraded": done.degraded or worse}
     vectors = {key: side.vectors.to(matrices[key]) for key, side in found.items() if side.vectors is not None}
     return vectors, new | {"sides": [side.told() for side in found.values()]}
+
+
+def _judged(curvature: torch.Tensor) -> dict[str, Any]:
+    """Statistics of a module's Lambda. One so small that squares lose their digits, as of a dead layer or a saturated
+    model, has no inverse: 0 / 0 would be the score of every row."""
+    mean, limits = float(curvature.mean()), torch.finfo(curvature.dtype)
+    if not np.isfinite(mean):
+        return {"status": "not_finite", "degraded": True}
+    none = {"status": "no_curvature", "degraded": True} if mean < limits.tiny / limits.eps else {}
+    return {"mean_lambda": mean} | none
 
 
 def _add_moments(sums: Tensors, one: ModulePlan, uses: list[Use]) -> None:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import quote
 
 import numpy as np
@@ -31,7 +31,10 @@ log = logging.getLogger("ratchet.influence")
 @dataclass(frozen=True)
 class ModuleStatistics:
     """How one module's factors came about: `status` is the worst of its sides and their blocks, of which `sides` tells
-    all (`Decomposition.told`); `examples` were counted in each factor; `degraded` means worse than was asked for."""
+    all (`Decomposition.told`), or says that a side is in `blocks`, that only `one_side` is decomposed, or that there is
+    `no_curvature`; `examples` were counted in each factor; `degraded` means worse than was asked for."""
+
+    UNUSABLE: ClassVar = ("not_finite", "no_curvature")  # left out of scores
 
     name: str
     step: Literal["planned", "moments", "eigen", "finished"] = "planned"
@@ -66,10 +69,8 @@ def read(folder: Path, one: ModulePlan) -> ModuleStatistics:
         file = _file(folder, one.name, done.step)
         if file.exists() and durable.sha256_file(file) == done.digest:
             return done
-    worse = not one.chosen and one.treatment != "blocks"
-    if one.treatment == "excluded":
-        return ModuleStatistics(one.name, "finished", "excluded", worse)
-    return ModuleStatistics(one.name, "planned", "diagonal" if one.treatment == "diagonal" else "ok", worse)
+    status: Status = "ok" if one.treatment == "ekfac" else "one_side" if one.one_side else one.treatment
+    return ModuleStatistics(one.name, "finished" if status == "excluded" else "planned", status, not one.chosen)
 
 
 def tidied(folder: Path, statistics: list[ModuleStatistics]) -> list[ModuleStatistics]:

@@ -15,7 +15,8 @@ from storage.tensors import read_tensors
 def divided(gradients: Mapping[str, np.ndarray], folder: Path, damping: float | None) -> dict[str, np.ndarray]:
     """Gradients [rows, columns] of modules by their damped curvature; without those that `scores` leaves out."""
     found = {}
-    usable = (name for name in gradients if durable.read_json(folder / f"{name}.json")["status"] != "not_finite")
+    left_out = ("not_finite", "no_curvature")
+    usable = (name for name in gradients if durable.read_json(folder / f"{name}.json")["status"] not in left_out)
     for name in usable:
         gradient = gradients[name]
         kept = {key: of.double().numpy() for key, of in read_tensors(folder / f"{name}.finished.safetensors").items()}

@@ -34,12 +34,15 @@ class Machine:
 
 @dataclass(frozen=True)
 class Limits:
-    """`seconds` bound one eigendecomposition; `kinds` are of KINDS; `exclude` are patterns of module names."""
+    """`seconds` bound one eigendecomposition; `kinds` are of KINDS; `exclude` are patterns of module names. `batch`
+    examples at once are padded to `positions`, as the task makes them, where the plan is to count their memory."""
 
     strategy: Literal["ekfac", "diagonal", "identity"] = "ekfac"
     seconds: float = 30.0
     kinds: Sequence[str] = ("linear", "convolution", "embedding")
     exclude: Sequence[str] = ()
+    batch: int = 32
+    positions: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,12 @@ class ModulePlan:
     treatment: Literal["ekfac", "blocks", "diagonal", "excluded"] = "diagonal"
     why: str = "as asked"
     chosen: bool = True
+
+    @property
+    def one_side(self) -> bool:
+        """Only one of two sides is decomposed. Tokens are one-hot, so that of an embedding is its diagonal."""
+        sides = [(self.columns, self.column_block), *[(self.rows, self.row_block)] * (self.kind != "embedding")]
+        return self.treatment == "blocks" and any(block == 1 < size for size, block in sides)
 
 
 Plan = Sequence[ModulePlan]
@@ -112,17 +121,27 @@ def _planned(uses: list[tuple[str, nn.Module]], machine: Machine, limits: Limits
     module, names = uses[0][1], [name for name, _ in uses]
     kind, bias = KINDS[type(module)], getattr(module, "bias", None) is not None and len(uses) == 1
     rows, columns = len(module.weight), module.weight[0].numel() + bias
-    plan = ModulePlan(names[0], kind, names, rows, columns, bias, 12 * rows * columns)
+    held = 4 * limits.batch * limits.positions * (rows + columns) * (kind != "convolution")
+    plan = ModulePlan(names[0], kind, names, rows, columns, bias, 12 * rows * columns + held)
     if kind not in limits.kinds or any(fnmatch(name, pattern) for name in names for pattern in limits.exclude):
         return replace(plan, treatment="excluded")
     if getattr(module, "groups", 1) > 1:
         return replace(plan, treatment="excluded", why="no factors of a grouped convolution", chosen=False)
     if plan.bytes > machine.memory_bytes:
-        why = f"a gradient, Lambda and a sum need {plan.bytes / 1e9:.1f} GB of {machine.memory_bytes / 1e9:.1f}"
+        why = (
+            f"a gradient, Lambda and a sum need {12 * rows * columns / 1e9:.1f} GB of {machine.memory_bytes / 1e9:.1f}"
+        )
+        if held:
+            why += f", {limits.batch} x {limits.positions:,} positions {held / 1e9:.1f} (a smaller batch needs less)"
         return replace(plan, treatment="excluded", why=why, chosen=False)
     if limits.strategy != "ekfac":
         return plan
-    of_rows, why_rows = (1, "tokens are a diagonal factor") if kind == "embedding" else _block(rows, machine, limits)
+    one_hot = (
+        f"tokens are a diagonal factor, and one-hot in a batch: {held / 1e9:.1f} GB"
+        if held
+        else "tokens are a diagonal factor"
+    )
+    of_rows, why_rows = (1, one_hot) if kind == "embedding" else _block(rows, machine, limits)
     of_columns, why_columns = _block(columns, machine, limits)
     whole = of_columns == columns and (of_rows == rows or kind == "embedding")
     solved = [block for n, block in ((rows, of_rows), (columns, of_columns)) if block > 1 for _ in range(0, n, block)]

@@ -37,14 +37,16 @@ def scores(
     with a row for the mean of each: many queries then cost little more than one. `factors` is the folder of finished
     ones, or a plan: then there is no curvature (the strategy `identity`). `damping` is added to Lambda; None: 0.1 of
     its mean, module by module. As many rows at once are held as `memory_bytes` allow: each is a gradient of the whole
-    model. `told` is as in `compute_factors`.
+    model. `told` is as in `compute_factors`. CheckFailed names the module by which a score is not finite.
     """
     if train.model is not queries.model:
         raise BadInput("the queries' task has another model than the training examples': give both the same object")
     plan, found = kept.complete(factors, train.model) if isinstance(factors, Path) else (factors, [])
     done, half = {each.name: each for each in found}, memory_bytes // 2
-    plan = [one for one in plan if one.treatment != "excluded" and not (done and done[one.name].status == "not_finite")]
-    require(plan, "modules with usable factors", 0, "at least 1")
+    unusable = {each.name: each.status for each in found if each.status in kept.ModuleStatistics.UNUSABLE}
+    plan = [one for one in plan if one.treatment != "excluded" and one.name not in unusable]
+    advice = ", ".join(f"{name}: {status}" for name, status in unusable.items())
+    require(plan, "modules with usable factors", 0, "at least 1", advice[:200])
     device, size = next(train.model.parameters()).device, 4 * sum(one.rows * one.columns for one in plan)
     means = not isinstance(query_indices, np.ndarray)
     rows = np.arange(len(query_indices)) if means else np.asarray(query_indices)
@@ -65,7 +67,12 @@ def scores(
                 torch.cat([asked.flatten(1) @ of.flatten(1).T for of in gradients(uses, half)], 1)
                 for asked, uses in zip(wanted, captured(train, plan, part), strict=True)
             )
-            yield some, part, torch.stack([*products]).sum(0).cpu()
+            by_module = torch.stack([*products])
+            wrong = [one.name for one, of in zip(plan, by_module, strict=True) if not of.isfinite().all()]
+            what = f"scores of queries {some[0]} to {some[-1]} by examples {part[0]} to {part[-1]}"
+            advice = "Exclude these modules, or take another damping"
+            require(not wrong, what, f"not finite by {', '.join(wrong[:10])}", "finite", advice)
+            yield some, part, by_module.sum(0).cpu()
             count += len(part)
             told(count, len(parts_of) * len(train_indices), "training examples")
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from storage.errors import require, require_equal, require_limit
+from storage.errors import BadInput, require, require_equal, require_limit
 from tasks.influence.plan import Plan
 
 Told = Callable[[int, int, str], None]
@@ -140,9 +140,23 @@ def _evaluated(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def require_drawn(task: Task, indices: np.ndarray) -> None:
+    """BadInput where the losses leave their generator alone: the labels would be the true ones, and called sampled."""
+    device = next(task.model.parameters()).device
+    before = (drawn := torch.Generator(device).manual_seed(0)).get_state()
+    with _evaluated(task.model):
+        _losses(task, indices, task.batch(indices), drawn)
+    if torch.equal(before, drawn.get_state()):
+        raise BadInput(
+            "labels='sampled', and the task's losses draw no label with the generator that they are given: draw them "
+            "with it, as token_losses does, or say labels='true'"
+        )
+
+
 def require_faithful(task: Task, plan: Plan, indices: np.ndarray, tolerance: float = 1e-3) -> None:
     """CheckFailed unless each example's gradient, taken by hooks in one batch, is autograd's of it alone: else padding
-    is read, or examples mix, or a weight is used past its module, or the rows of a batch are no examples."""
+    is read, or examples mix, or a weight is used past its module, or the rows of a batch are no examples. Of weights in
+    half precision the difference may be four units of their last place."""
     together, modules = captured(task, plan, indices), dict(task.model.named_modules())
     for row, index in enumerate(indices):
         with _evaluated(task.model):
@@ -154,4 +168,8 @@ def require_faithful(task: Task, plan: Plan, indices: np.ndarray, tolerance: flo
             difference = float((ours - gradient.flatten(1)).norm()) / max(float(gradient.norm()), least)
             what = f"gradient of example {index} by {one.name} in a batch, relative difference from that of it alone"
             advice = "Padding is read, or examples mix, or the weight is used past its module (then exclude it)"
-            require_limit(what, difference, tolerance, advice=advice)
+            if (dtype := gradient.dtype).itemsize < 4:
+                advice += f"; or {dtype} rounds too much here: take model.float()"
+            require_limit(
+                what, difference, max(tolerance, 4 * torch.finfo(dtype).eps * (dtype.itemsize < 4)), advice=advice
+            )

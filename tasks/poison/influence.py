@@ -48,11 +48,12 @@ def factors(
     """Publishes `plan.md`, before anything is computed, and `factors/`, module by module: a kill costs one of them."""
     manifest, where = Manifest.read(data.path), device(config.execution)
     model = kept_classifier(victim.path / config.folder).to(where)
-    limits = Limits(strategy=config.factors.strategy, kinds=model.kinds, exclude=model.excluded)
+    train, batch = task_of(model, texts_of(manifest.train)), config.execution.micro_batch_examples
+    longest = train.batch(np.arange(1))[0].shape[1]  # to which all are padded
+    limits = Limits(config.factors.strategy, 30.0, model.kinds, model.excluded, batch, longest)
     plan = factor_plan(model, this_machine(where), limits)
     with run.publish_file("plan.md") as file:
         file.write_text(markdown(plan), encoding="utf-8")
-    train, batch = task_of(model, texts_of(manifest.train)), config.execution.micro_batch_examples
     folder, every = run.directory / "factors", np.arange(train.size)
     found = compute_factors(train, every, folder, plan, seed=config.seed, batch=batch, anew=True, told=run.step)
     run.outputs.append("factors")

@@ -48,6 +48,15 @@ def test_memory_for_no_block_leaves_the_diagonal_and_for_no_gradient_nothing() -
     assert (excluded.treatment, excluded.chosen) == ("excluded", False) and "0.0 GB of 0.0" in excluded.why
 
 
+def test_one_hot_tokens_and_padding_are_counted_where_the_plan_is_told_of_them() -> None:
+    model = nn.Sequential(nn.Embedding(80_000, 512), nn.Linear(512, 3))
+    embedding, linear = factor_plan(model, Machine(64 * GB), Limits(batch=32, positions=1_000))
+    assert embedding.bytes == 12 * 80_000 * 512 + 4 * 32_000 * 80_512 and "one-hot in a batch: 10.3 GB" in embedding.why
+    assert linear.bytes > 4 * 32_000 * 512
+    embedding, _ = factor_plan(model, Machine(8 * GB), Limits(batch=32, positions=1_000))
+    assert embedding.treatment == "excluded" and "32 x 1,000 positions 10.3 (a smaller batch" in embedding.why
+
+
 def test_tied_weights_are_one_entry_named_after_the_linear_one() -> None:
     plan = {one.name: one for one in factor_plan(language(tied=True).model, HERE)}
     assert [*plan] == ["head", "query", "value"] and plan["head"].modules == ["head", "embedding"]
