@@ -125,7 +125,8 @@ def _compared(
     pairs = {light: [(f"finetune, {light}", f"{NEIGHBOURS}, {light}")] for light in LIGHT}
     pairs = {SCORE: [("mae-init", "scratch"), ("mae-init", "scratch-longer"), ("scratch", "raw")]} | pairs
     level, fewest = config.confidence_level, config.min_seeds
-    compared = compare_together(values, pairs, level, fewest, untaught, allow_equal=True)
+    same = [reference for light in LIGHT for _, reference in pairs[light]]  # all seeds see the same neighbours
+    compared = compare_together(values, pairs, level, fewest, untaught, allow_equal=same)
     rows = [row for of in compared.values() for row in of]
     against = {
         place: over("finetune", light, "mae", "neighbour_mae")

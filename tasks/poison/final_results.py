@@ -7,7 +7,8 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any
 
-from storage.errors import require_equal
+from storage import durable
+from storage.errors import require, require_equal
 from tasks.attacks.poisoning import CLEAN, Manifest, require_backdoor
 from tasks.findings.final_results import StudyResults, of_runs
 from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, arm_mean, compare_together
@@ -64,13 +65,17 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
     data = {seed: require_data(f"data-{seed}", inputs[f"data-{seed}"], inputs["pool"]) for seed in seeds}
     found = {seed: DetectResult.read(inputs[f"found-{seed}"]) for seed in seeds}
 
-    rates = dict[str, dict[str, Measures]]()
+    rates, weights = dict[str, dict[str, Measures]](), dict[str, tuple[object, str]]()
 
     def trained(role: str) -> Trained:
         of = {}
         for seed in seeds:
             by = None if role in TRAINED else inputs[f"found-{seed}"]
             fit = require_fit(f"{role}-{seed}", inputs[f"{role}-{seed}"], inputs[f"data-{seed}"], by)
+            rows = by and durable.read_json(by.path / "removed.json")[role.removeprefix("without-")]
+            same, other = weights.setdefault(fit.weights_digest, (rows or role, f"{role}-{seed}"))
+            advice = f"They are those of {other}, which was trained on other rows"
+            require(same == (rows or role), f"the weights of {role}-{seed}", fit.weights_digest, "others", advice)
             of[seed] = fit.rates | {"removed_share": fit.removed_poisoned / data[seed].shares["poisoned"]}
         rates[role] = of
         return Trained(**over_seeds(of, "success", level))
@@ -123,13 +128,22 @@ def over_seeds(of: Mapping[str, Measures], measure: str, level: float) -> dict[s
 
 
 def compared(config: EndConfig, areas: Mapping[str, Measures], removal: Mapping[str, Trained]) -> list[Comparison]:
-    """What is asked about beside each reference, all corrected together; higher is better."""
+    """What is asked about beside each reference, all corrected together; higher is better. Both are shares of counts,
+    which may be equal; CheckFailed where influence is a reference with every seed, and finds neither all nor none."""
     strategy = config.factors.strategy
     failed = {
         f"failure without {name}": {seed: 1 - value for seed, value in of.values.items()}
         for name, of in removal.items()
     }
     pairs: dict[str, list[Pair]] = {"auroc": [(strategy, name) for name in (*REFERENCES, f"{strategy}{CLEAN}")]}
+    for one, other in pairs["auroc"]:
+        what, same = (
+            f"AUROC of {one} and of {other}",
+            areas[one] == areas[other] and not {*areas[one].values()} <= {0.0, 1.0},
+        )
+        require(
+            not same, what, "the same with every seed", "different", "What tells them apart has not reached the scores"
+        )
     pairs["failed"] = [("failure without detected", f"failure without {name}") for name in ("random", "untrained")]
     how = (config.confidence_level, config.min_seeds, (), [*pairs], True)
     rows = compare_together({"auroc": areas, "failed": failed}, pairs, *how)

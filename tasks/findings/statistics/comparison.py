@@ -110,7 +110,7 @@ def compare_together(
     min_seeds: int,
     unlearned: Collection[str] = (),
     higher: Collection[str] = (),
-    allow_equal: bool = False,
+    allow_equal: bool | Collection[str] = False,
     other_seeds: bool = False,
 ) -> dict[str, list[Comparison]]:
     """Each pair (arm, reference) in each table of a report, or those that `pairs` has for it, all corrected together.
@@ -143,16 +143,17 @@ def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
     return {name: adjusted[name] for name in p_values}
 
 
-def require_comparable(values: Values, allow_equal: bool = False, other_seeds: bool = False) -> None:
+def require_comparable(values: Values, allow_equal: bool | Collection[str] = False, other_seeds: bool = False) -> None:
     """ValueError, naming the cell, for a seed that an arm lacks, a value that is not finite, and two equal ones.
 
     Two cells that give the same number to the last digit were, in the study that this comes from, the same training:
-    what told them apart had not reached the model. `allow_equal` is for values that are counts, say; `other_seeds` for
-    arms that are not paired.
+    what told them apart had not reached the model. `allow_equal` is for values that are counts, say, or names the arms
+    whose values may equal one another; `other_seeds` is for arms that are not paired.
     """
     seeds = list(dict.fromkeys(seed for of_arm in values.values() for seed in of_arm))
-    first: dict[float, str] = {}
+    first: dict[float, tuple[str, bool]] = {}
     for arm, of_arm in values.items():
+        may = allow_equal if isinstance(allow_equal, bool) else arm in allow_equal
         for seed in seeds:
             name = f"{arm}, seed {seed}"
             if seed not in of_arm and other_seeds:
@@ -162,7 +163,8 @@ def require_comparable(values: Values, allow_equal: bool = False, other_seeds: b
             value = float(of_arm[seed])
             if not np.isfinite(value):
                 raise ValueError(f"the value of {name} is {value}")
-            if (other := first.setdefault(value, name)) != name and not allow_equal:
+            other, others = first.setdefault(value, (name, may))
+            if other != name and not (may and others):
                 raise ValueError(
                     f"{other} and {name} have the same value, {value!r}: either it was rounded, or what tells them "
                     "apart has not reached the training"

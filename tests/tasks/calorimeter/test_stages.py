@@ -21,7 +21,7 @@ from storage.errors import BadInput, CheckFailed
 from storage.run_directory import RunDirectory
 from storage.tensors import read_tensors
 from tasks.calorimeter import fit
-from tasks.calorimeter.final_results import FinalResults
+from tasks.calorimeter.final_results import SCORE, FinalResults, _compared
 from tasks.calorimeter.judge import PREDICTIONS, judge
 from tasks.calorimeter.look import normaliser_of
 from tasks.calorimeter.report import document, verdict
@@ -193,6 +193,18 @@ def test_of_regressors_that_learn_nothing_nothing_is_said_and_a_limit_that_was_l
     assert (
         "let in: as it is." in document(found.model_copy(update={"reason_for_more": "as it is."}), Drawn()).markdown()
     )
+
+
+@pytest.mark.parametrize("of", [SCORE, "bright"])
+def test_arms_that_are_equal_to_the_last_digit_are_refused_but_for_neighbours_that_all_seeds_share(of: str) -> None:
+    """Seen: `allow_equal` was for every table, so an arm that never reached its training was compared as another."""
+    config, found = finished().handles["calorimeter-report"].config, results()
+    values = {SCORE: found.missed[SCORE], **found.filled}
+    tables = {of: {arm: dict(mean.values) for arm, mean in arms.items()} for of, arms in values.items()}
+    first, second = [arm for arm in tables[of] if "neighbours" not in arm][:2]
+    tables[of][second] = tables[of][first]
+    with pytest.raises(ValueError, match=f"{first}, seed 0 and {second}, seed 0 have the same value"):
+        _compared(tables, [], pytest.fail, config)  # refused before anything is asked of events
 
 
 def test_how_much_will_be_kept_is_told_before_the_work_and_kept(

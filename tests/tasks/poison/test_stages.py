@@ -21,7 +21,7 @@ from storage.run_directory import RunDirectory
 from tasks.attacks.poisoning import VERSION, Manifest, queries_of
 from tasks.language.classifiers import kept_classifier
 from tasks.poison.detect import scores_of
-from tasks.poison.final_results import REFERENCES, FinalResults
+from tasks.poison.final_results import REFERENCES, FinalResults, compared
 from tasks.poison.fit import numbers_of
 from tasks.poison.influence import task_of
 from tasks.poison.report import not_shown, verdict
@@ -276,6 +276,19 @@ def test_the_verdict_is_no_where_an_untrained_model_is_better_and_yes_only_where
     assert undecided.startswith("Not shown: ") and "untrained" in undecided
     assert verdict(at(every, 0.6, 0.8)).startswith("Yes: ")
     assert "at all" in verdict(at(every, 0.4, 0.7))
+
+
+def test_influence_that_is_a_reference_with_every_seed_is_refused_unless_both_find_all() -> None:
+    """Seen: equal in each table, they were compared as two."""
+    config = finished().handles["poison-report"].config
+    areas = {name: dict(of.values) for name, of in results().detectors.items()}
+    areas["untrained"] = {seed: 0.1 + int(seed) / 10 for seed in areas["ekfac"]}
+    compared(config, areas, results().removal)
+    with pytest.raises(CheckFailed, match="AUROC of ekfac and of identity: measured the same with every seed"):
+        compared(config, areas | {"ekfac": areas["identity"]}, results().removal)
+    compared(
+        config, areas | dict.fromkeys(("ekfac", "identity"), dict.fromkeys(areas["ekfac"], 1.0)), results().removal
+    )
 
 
 def test_degraded_factors_and_rows_that_had_the_trigger_stand_first_among_what_is_to_be_kept_in_mind() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.tasks.poison.tiny import SMOKE
+from tests.tasks.poison.tiny import SMOKE, finished
 from tests.tasks.resealed import AUDIT, Change, Edit, Stages, asked_again, edited, nothing, refused, unchanged
 
 
@@ -73,6 +73,16 @@ def other_rows_removed(role: str, path: Path) -> None:
         )
 
 
+def weights_of_the_victim(stages: Stages) -> None:
+    stages["control-0"]["result"]["weights_digest"] = stages["victim-0"]["result"]["weights_digest"]
+
+
+def model_of_the_victim(role: str, path: Path) -> None:
+    if role == "control-0":
+        model = finished().path("poison-fit (victim, seed 0)") / "model" / "model.safetensors"
+        (path / "model" / "model.safetensors").write_bytes(model.read_bytes())
+
+
 REFUSED: list[tuple[str, Edit, Change, str]] = [
     *(("report", edit, unchanged, said) for edit, said in AUDIT),
     ("report", labels_derived_anew, unchanged, "of the manifest is that of the pool, changed as it says: measured"),
@@ -101,6 +111,7 @@ REFUSED: list[tuple[str, Edit, Change, str]] = [
         "what without-oracle-0 left out: measured",
     ),
     ("report", nothing, other_rows_removed, "left out: measured"),
+    ("report", weights_of_the_victim, model_of_the_victim, "the weights of control-0: measured"),
     (
         "audit",
         nothing,
