@@ -20,8 +20,11 @@ REPOSITORY = HERE.parents[1]
 
 
 def begin() -> None:
-    """For this process and all that it starts. Workers of `-n` have it of the process that started them."""
-    if sitecustomize.PLACES in os.environ:
+    """For this process and all that it starts. Workers of `-n` have it of the process that started them.
+
+    A person may import tests outside of a test run, as `python -m tests.docs.quotes` does, which reads ./runs.
+    """
+    if sitecustomize.PLACES in os.environ or "PYTEST_VERSION" not in os.environ:
         return
     home, own = Path.home(), Path(tempfile.mkdtemp(prefix="ratchet-home-"))
     atexit.register(shutil.rmtree, own, ignore_errors=True)
@@ -43,7 +46,7 @@ def begin() -> None:
 
 def news() -> str:
     """What was refused since this was last asked, a line each, with the test that was at work; empty if nothing."""
-    file = Path(os.environ[sitecustomize.NOTED])
+    file = Path(os.environ.get(sitecustomize.NOTED, os.devnull))
     lines = file.read_text().splitlines(keepends=True) if file.exists() else []
     new = lines[len(_told) :]
     _told.extend(new)
