@@ -10,18 +10,33 @@ import logging
 import re
 import sys
 import traceback
+import unicodedata
+from functools import lru_cache
 from typing import Any
 
 from rich.cells import cell_len
 
-HIDDEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-"""Control codes but tab and line end, marks that turn the direction of text, and lone surrogates."""
+SHOWN = frozenset("\t\n\u200c\u200d\u06dd\u070f\u08e2" + "".join(map(chr, range(0x600, 0x606))))
+"""Of HIDING: line ends, what joins letters or pictures, and signs around numbers, which are seen."""
+HIDING = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Categories of Unicode: control codes, marks of format and direction, lone surrogates, ends of lines and the like."""
+BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2065\u3164\uffa0" + "".join(map(chr, range(0xFFF0, 0xFFF9))))
+"""Letters and others without a shape; so are all in PLANE."""
+PLANE = range(0xE0000, 0xE1000)
+PLAIN = re.compile(r"[\t\n\x20-\x7e]*")
 CONTINUES = "\n      | "
 
 
 def visible(text: str) -> str:
-    """The text with its control codes written as escapes, such as \\x1b; tabs and line ends stay."""
-    return HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
+    """The text with what cannot be seen written as escapes, such as \\x1b; tabs and line ends stay."""
+    return text if PLAIN.fullmatch(text) else "".join(ascii(c)[1:-1] if is_hidden(c) else c for c in text)
+
+
+@lru_cache(maxsize=4096)
+def is_hidden(character: str) -> bool:
+    """True where it leaves nothing to see, or moves what does."""
+    hides = unicodedata.category(character) in HIDING or character in BLANK or ord(character) in PLANE
+    return hides and character not in SHOWN
 
 
 def line(text: str) -> str:

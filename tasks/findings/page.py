@@ -14,6 +14,7 @@ from urllib.parse import quote
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup, escape
 
+from storage.visible import visible
 from tasks.findings.document import Document
 from tasks.findings.style import POLICY_SOURCE, SCRIPT, STYLE
 from tasks.findings.table import Link, Table
@@ -148,9 +149,15 @@ def html_page(document: Document, beside: Sequence[Link] = (), folded: bool = Fa
     link leads into it.
     """
     environment = Environment(
-        loader=DictLoader({"page": EXCERPTS + TEMPLATE.lstrip()}), autoescape=True, undefined=StrictUndefined
-    )
-    environment.filters |= {"svg": Markup, "strong": _strong, "cell": _cell, "to_run": _to_run}
+        loader=DictLoader({"page": EXCERPTS + TEMPLATE.lstrip()}), autoescape=True, undefined=StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )  # fmt: skip
+    environment.filters |= {
+        "svg": lambda svg: Markup(visible(svg)),
+        "strong": _strong,
+        "cell": _cell,
+        "to_run": _to_run,
+    }
     environment.filters |= {"csv": lambda table: _as_file(table.csv(), "text/csv"), "file": _as_file}
     environment.globals.update(right=_right, cell_class=_cell_class)
     page = environment.get_template("page").render(
@@ -167,14 +174,14 @@ def html_page(document: Document, beside: Sequence[Link] = (), folded: bool = Fa
 
 def _strong(text: str) -> Markup:
     """Text with what stands between ** in bold, and a command between backticks as code; all of it escaped."""
-    bold = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(text)))
+    bold = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(visible(text))))
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", bold))
 
 
 def _cell(cell: object) -> Markup | object:
     """A link, or a cell that is bold as a whole; in any other cell asterisks are text, such as a model's."""
     if isinstance(cell, Link):
-        return Markup('<a href="{}">{}</a>').format(cell.target, cell.text)
+        return Markup('<a href="{}">{}</a>').format(cell.target, visible(cell.text))
     return _strong(cell) if isinstance(cell, str) and re.fullmatch(r"\*\*[^*]+\*\*", cell) else cell
 
 

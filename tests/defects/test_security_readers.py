@@ -32,8 +32,10 @@ from flows.command.settings import read_study
 from storage import durable, locks, markers
 from storage.errors import BadInput
 from storage.run_directory import RunDirectory
-from storage.visible import HIDDEN
-from tasks.findings.table import Table
+from storage.visible import is_hidden, visible
+from tasks.findings.document import Document, Excerpt, Figure, Folded, Section
+from tasks.findings.page import html_page
+from tasks.findings.table import Link, Table
 from tasks.stage.diagnosis import Diagnosis
 from tests.deployments.slurm.pool.test_reconcile import job, record, run, submission
 from tests.storage import runs
@@ -230,10 +232,32 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_no_text_of_a_file_reaches_a_terminal_as_a_control_code(printed: list[str]) -> None:
     ours = re.compile(r"\x1b\[[0-9;]*m")  # colours that we set ourselves
     for answer in printed:
-        assert not HIDDEN.search(ours.sub("", answer)), answer
+        assert not any(map(is_hidden, ours.sub("", answer))), answer
         assert "\x1b[2J" not in answer and "\x1b]" not in answer
     shown = "".join(printed)
     assert r"\x1b]52;c;aGk=\x07" in shown and r"\u200e\u061c\u200b\u202e" in shown and r"\udcff\x1b[2J" in shown
+
+
+HIDES = [
+    *(0x2060, 0x2061, 0x2062, 0x2063, 0x2064, 0x00AD, 0x180E, 0x3164, 0x115F, 0x1160, 0xFFA0, 0xFFF9, 0xFFFB, 0x206A),
+    *(0xE0001, 0xE0020, 0xE0041, 0xE007F, 0xE0100, 0x1D173, 0x1BCA0, 0x034F, 0x2028, 0x202E, 0xFEFF, 0x1B, 0x9B, 7),
+]
+PERSIAN, RAINBOW = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u0601\u0661", "\U0001f3f3\ufe0f\u200d\U0001f308"
+
+
+def test_what_cannot_be_seen_is_printed_as_its_number_in_a_terminal_and_on_a_page() -> None:
+    text = "a".join(map(chr, HIDES))
+    assert all(is_hidden(chr(number)) for number in HIDES), "each by itself"
+    assert visible(text).isascii() and visible(text).count("\\") == len(HIDES)
+    assert [visible(honest) for honest in (HONEST, PERSIAN, RAINBOW)] == [HONEST, PERSIAN, RAINBOW]
+    table = Table(f"c{text}", [f"h{text}"], [[f"x{text}"], [Link(f"k{text}", "file.html")]])
+    folded = Folded(f"u{text}", f"e{text}", excerpts=[Excerpt(f"p{text}", {f"n{text}": [(f"m{text}", True)]})])
+    figure = Figure("f", f"<svg><text>{text}</text></svg>", f"g{text}")
+    part = Section(f"s{text}", [f"t{text} **b{text}**"], [f"o{text}"], [figure], tables=[table], details=[folded])
+    document = Document(f"d{text}", f"v{text}", f"l{text}", not_shown=[f"n{text}"], facts=[f"f{text}"], sections=[part])
+    page = html_page(document, [Link(f"k{text}", "file.html")])
+    assert not [hex(ord(character)) for character in page if is_hidden(character)]
+    assert page.count(r"a\u202ea") >= 20
 
 
 def test_a_line_end_in_a_text_begins_no_line_of_its_own(printed: list[str]) -> None:
