@@ -35,6 +35,10 @@ OPEN = re.compile(
 )
 """Variables that may stand in a job's script, which others may read: results and speed depend on them. A list of what
 hides a secret would never be whole."""
+SECRET = re.compile(
+    ".*(TOKEN(?!IZER)|PASS(W|PHRASE)|SECRET|CREDENTIAL|API_?KEY).*|(.*_)?(KEYS?|PASS|PWD|AUTH|CREDS?|LOGIN|COOKIE|JWT|PAT)(_.*)?"
+)
+"""What no setting of a library's is called: a whole family of names is open to whoever names a secret so."""
 PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]*@")
 
 OF_SITE = ("setup_lines", "pass_environment", "extra_sbatch_lines")
@@ -100,7 +104,11 @@ def plan_of(
     """
     configuration, site, stage = layers.configuration, layers.site, parameters.get("stage", "")
     environment = {key: value for key, value in configuration.env.items() if value and not key.startswith("PREFECT_")}
-    hidden = sorted(key for key, value in environment.items() if not OPEN.fullmatch(key) or PASSWORD.search(value))
+    hidden = sorted(
+        key
+        for key, value in environment.items()
+        if not OPEN.fullmatch(key) or SECRET.fullmatch(key) or PASSWORD.search(value)
+    )
     if hidden:
         raise BadInput(
             f"env: {', '.join(hidden)} would stand in the job's script, which others may read, and may be a secret: "

@@ -65,7 +65,28 @@ def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_t
 
 @pytest.mark.parametrize(
     "name",
-    ["HF_TOKEN", "HFTOKEN", "GITHUB_PAT", "DATABASE_URL", "PGPASS", "API_AUTH", "http_proxy", "WANDB_KEY", "MY_OWN"],
+    [
+        *(
+            "HF_TOKEN",
+            "HFTOKEN",
+            "GITHUB_PAT",
+            "DATABASE_URL",
+            "PGPASS",
+            "API_AUTH",
+            "http_proxy",
+            "WANDB_KEY",
+            "MY_OWN",
+        ),
+        *(
+            "TORCH_TOKEN",
+            "NCCL_PASSWORD",
+            "CUDA_API_KEY",
+            "PYTORCH_SECRETS",
+            "NVIDIA_APIKEY",
+            "UCX_AUTH_X",
+            "PYTHONPASSWD",
+        ),
+    ],
 )
 def test_a_secret_is_refused_before_it_stands_in_a_script(name: str) -> None:
     configuration = SlurmJobConfiguration(command="work", env={name: "hf_abc", "TOKENIZERS_PARALLELISM": "true"})
@@ -83,6 +104,12 @@ def test_a_password_in_an_address_is_refused_under_any_name() -> None:
 
 def test_what_results_and_speed_depend_on_is_let_through() -> None:
     given = {"TOKENIZERS_PARALLELISM": "true", "HF_HOME": "/shared/hf", "OMP_NUM_THREADS": "2", "PYTHONPATH": "/a:/b"}
+    given |= {
+        "CUDA_CACHE_PATH": "/c",
+        "NCCL_SOCKET_IFNAME": "ib0",
+        "TORCH_NCCL_BLOCKING_WAIT": "1",
+        "LC_ALL": "C.UTF-8",
+    }
     configuration = SlurmJobConfiguration(command="work", env=given)
     plan = planned(configuration)
     assert plan.environment == given
