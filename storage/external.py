@@ -12,6 +12,7 @@ import io
 import os
 import platform
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -50,18 +51,15 @@ def package_versions(names: list[str]) -> list[str]:
 def file_manifest(paths: list[str]) -> dict[str, str]:
     """Maps the relative name of every file in or below `paths` to its sha256; BadInput where there is none.
 
-    Names are relative to each folder in `paths`; a file there has its bare name. Hidden files are passed over.
+    Names are those of `local_files`. Hidden files are passed over.
     """
     manifest: dict[str, str] = {}
     digests = _DigestCache()
-    for path in paths:
-        for name, file in local_files(path):
-            if name in manifest:
-                raise BadInput(f"two input files are both called {name!r} (the second is {file}): rename one")
-            try:
-                manifest[name] = digests.sha256(file)
-            except OSError as error:
-                raise BadInput(f"{file} cannot be read: {error.strerror or error}") from error
+    for name, file in local_files(*paths):
+        try:
+            manifest[name] = digests.sha256(file)
+        except OSError as error:
+            raise BadInput(f"{file} cannot be read: {error.strerror or error}") from error
     digests.save()
     return manifest
 
@@ -110,7 +108,37 @@ def decoded(data: bytes) -> str:
     return text
 
 
-def local_files(name: str) -> list[tuple[str, Path]]:
+def local_files(*given: str) -> list[tuple[str, Path]]:
+    """(name, path) of each file that is given, or lies below a given folder: its own, or relative to the folder; where
+    several are called alike, with as many of the folders before it as tell them apart. BadInput for one given twice."""
+    files = [found for each in given for found in _files_of(each)]
+    names, before = [name for name, _ in files], 0
+    whole = [Path(os.path.abspath(path)) for _, path in files]
+    if twice := [path for path, times in Counter(whole).items() if times > 1]:
+        raise BadInput(f"{twice[0]} is given twice, by itself or by a folder: give it once")
+    while alike := {name for name, times in Counter(names).items() if times > 1}:
+        before += 1  # run1/data.root and run2/data.root are two files
+        names = [
+            "/".join(path.parts[-len(Path(own).parts) - before :]) if name in alike else name
+            for name, (own, _), path in zip(names, files, whole, strict=True)
+        ]
+    return [(name, path) for name, (_, path) in zip(names, files, strict=True)]
+
+
+def require_no_links(paths: list[str]) -> None:
+    """BadInput names a link below a folder of `paths` that leads to a file outside of it: whoever made the folder would
+    choose what is read. A link that is given by its own name is followed."""
+    for given in paths:
+        folder = Path(given).expanduser()
+        for name, path in _files_of(given):
+            if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()) and folder.is_dir():
+                raise BadInput(
+                    f"{path} is a symbolic link to {path.resolve()}, outside of {given}: copy that file there, or give "
+                    f"it by its own name beside the folder without {name}"
+                )
+
+
+def _files_of(name: str) -> list[tuple[str, Path]]:
     """(relative name, path) of a file, or of each file below a folder, sorted by name."""
     path = Path(name).expanduser()
     if path.is_file():

@@ -8,6 +8,7 @@ from statistics import fmean
 
 import numpy as np
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from storage.errors import require, require_equal
 from storage.records import records_digest
@@ -60,6 +61,7 @@ class FinalResults(StudyResults):
     min_seeds: int
     events: int
     reason_for_more: str | None
+    repeated: dict[str, int] = Field(default_factory=dict)
 
 
 def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageInput]) -> FinalResults:
@@ -112,6 +114,7 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         exported=exported,
         differences=_compared({SCORE: shares, **filled}, untaught, over, config),
         events=made.events["validation"],
+        repeated=made.repeated,
         reason_for_more=config.limits.reason_for_more,
         confidence_level=level,
         min_seeds=config.min_seeds,

@@ -156,6 +156,10 @@ def not_shown(results: FinalResults) -> list[str]:
     return [
         f"**The normaliser is an arm of its own**: from scratch, regressors with it {said} than those without "
         f"({number_line(raw)}).",
+        *[
+            f"**{count} events of {split} are there before them**: they count twice."
+            for split, count in results.repeated.items()
+        ],
         *[f"Light beyond limits.max_absolute_z was let in: {reason}" for reason in [results.reason_for_more] if reason],
         *undecided_in_words(results.differences, results.min_seeds),
         SHARED,

@@ -41,7 +41,11 @@ def showers(run: StageRun, config: ShowersConfig) -> ShowersResult:
                     live += [int(alive.min()), int(alive.max())]
                     events[split] += len(alive)
                     run.progress.update(events[split], 0, "events", note=split)
-    return ShowersResult(events=events, live_sensors=[min(live), max(live)])
+    for split, count in known.repeated.items():
+        run.log.warning(
+            "%d of %d events of %s have the light of one before them: they count twice", count, events[split], split
+        )
+    return ShowersResult(events=events, live_sensors=[min(live), max(live)], repeated=dict(known.repeated))
 
 
 def generated(asked: Generated, split: str, seed: int) -> Iterator[Part]:
@@ -55,6 +59,6 @@ def generated(asked: Generated, split: str, seed: int) -> Iterator[Part]:
 def read(asked: RootFiles, split: str) -> Iterator[Part]:
     """The events of ROOT files, in the order of the files."""
     digests = asked.external_inputs()[split]
-    for file, first, part in read_trees(getattr(asked, split), digests, asked.tree, BRANCHES, AT_ONCE):
+    for file, first, part in read_trees(getattr(asked, split), digests, asked.tree, BRANCHES, AT_ONCE, "showers.tree"):
         light, place, energy = part.values()
         yield file, first, light, np.concatenate([place, energy], axis=1)

@@ -101,10 +101,12 @@ class EndConfig(OfStudy):
 
 
 class ShowersResult(Result):
-    """Events of each split, and the fewest and the most sensors that are alive in one."""
+    """Events of each split, the fewest and the most sensors that are alive in one, and how many of a split have the
+    light of one before them."""
 
     events: dict[str, int]
     live_sensors: list[int]
+    repeated: dict[str, int] = Field(default_factory=dict)
 
 
 class LookResult(Result):

@@ -7,35 +7,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 
 from storage import external
-from storage.errors import BadInput, install
+from storage.errors import MESSAGE_SHOWN, BadInput, cut, install
 
+TREES = {"TTree", "TNtuple", "TNtupleD", "ROOT::RNTuple"}
 Part = tuple[str, int, dict[str, np.ndarray]]
 """The file, the number of the first event, and of each branch its numbers, fp32 [events, numbers]."""
 
 
 def read_trees(
-    files: Sequence[str], digests: Mapping[str, str], tree: str, branches: Mapping[str, int], at_once: int
+    files: Sequence[str],
+    digests: Mapping[str, str],
+    tree: str,
+    branches: Mapping[str, int],
+    at_once: int,
+    key: str = "tree",
 ) -> Iterator[Part]:
     """The events of the files, one after the other; `branches` says how many numbers each event has in each.
 
-    `digests` are the sha256 of the files by their names, as the fingerprint has them.
+    `digests` are the sha256 of the files by their names, as the fingerprint has them. BadInput names the trees or the
+    branches that are there, and `key`, which sets the tree, where one is missing.
     """
     try:
         import uproot
     except ImportError:
         raise BadInput(f"ROOT files are read by uproot, which is not installed: {install('root')}") from None
-    for name in files:
-        with external.opened(Path(name), digests[Path(name).name]) as opened:
+    for called, path in external.local_files(*files):
+        name = str(path)
+        with external.opened(path, digests[called]) as opened:
             with _refused(f"{name} has no tree {tree!r}, or is no ROOT file"):
-                given = uproot.open(opened)[tree]
-                there, events = {*given.keys()}, given.num_entries
+                whole = uproot.open(opened)
+                trees = {of for of, kind in whole.classnames(cycle=False).items() if kind in TREES}
+                given = whole[tree] if tree.partition(";")[0].strip("/") in trees else None
+                there, events = ({*given.keys()}, given.num_entries) if given is not None else (set(), 0)
+            if given is None:
+                shown = cut(", ".join(sorted(trees)), MESSAGE_SHOWN)
+                has = f"its trees are {shown}: set {key} to one" if trees else "it has none"
+                raise BadInput(f"{name} has no tree {tree!r}: {has}")
             if missing := sorted({*branches} - there):
-                raise BadInput(f"{name}: the tree {tree} has no branch {', '.join(missing)}")
+                has = cut(", ".join(sorted(there)), MESSAGE_SHOWN)
+                raise BadInput(f"{name}: the tree {tree} has no branch {', '.join(missing)}, but {has}. {key} names it")
             if not events:
                 raise BadInput(f"{name}: the tree {tree} has no events")
             first, several = 0, given.iterate([*branches], step_size=at_once, library="np")

@@ -51,6 +51,7 @@ class LocalFiles(Configuration):
     )
 
     def external_inputs(self) -> dict[str, Any]:
+        external.require_no_links(self.paths)
         return {"files": external.file_manifest(self.paths), "reader": LOCAL_READING}
 
 

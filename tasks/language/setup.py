@@ -129,7 +129,7 @@ def _expected_characters(config: TextConfig) -> int:
     if isinstance(config.text, PackageDocs):
         return config.text.max_characters
     if isinstance(config.text, LocalFiles):
-        return sum(path.stat().st_size for given in config.text.paths for _, path in local_files(given))
+        return sum(path.stat().st_size for _, path in local_files(*config.text.paths))
     held_out = getattr(config.text, "held_out", None)
     return (config.text.max_documents + (held_out.max_documents if held_out else 0)) * TYPICAL_HUB_CHARACTERS
 

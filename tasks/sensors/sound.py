@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 
 import numpy as np
 
@@ -41,13 +42,17 @@ def require_sound(file: str, first: int, light: np.ndarray, truth: np.ndarray, h
 
 
 class Told:
-    """Events that were read for one split, so that none of them is in another one too."""
+    """Events that were read for one split, so that none of them is in another one too. `repeated` counts by split those
+    whose light was in it before."""
 
     def __init__(self) -> None:
         self._split_of: dict[bytes, str] = {}
+        self.repeated = Counter[str]()
 
     def require_new(self, split: str, file: str, first: int, light: np.ndarray) -> None:
         """BadInput names the file and the row of an event whose light was told for another split."""
         digests = [hashlib.blake2b(event.tobytes(), digest_size=16).digest() for event in light]
+        if twice := len(digests) - len({*digests} - self._split_of.keys()):
+            self.repeated[split] += twice
         again = np.array([self._split_of.setdefault(digest, split) != split for digest in digests])
         require_events(file, first, {"the same light as one of the other split": again})

@@ -83,9 +83,24 @@ def test_a_file_can_be_given_by_itself(texts):
     assert list(external.file_manifest([str(texts / "below" / "b.txt")])) == ["b.txt"]
 
 
-def test_two_files_of_one_name_are_refused_by_name(texts):
-    with pytest.raises(BadInput, match=r"two input files are both called 'a\.txt'.*rename"):
-        external.file_manifest([str(texts), str(texts / "a.txt")])
+def test_files_of_one_name_in_several_folders_are_told_apart_by_the_folders(texts, tmp_path, monkeypatch):
+    """Seen: "two input files are both called 'a.txt': rename one", of folders in which one may not write."""
+    for name in ("x/run", "y/run", "y/other"):
+        shutil.copytree(texts, tmp_path / name)
+    (tmp_path / "x" / "run" / "only.txt").write_text("of one")
+    given = [str(tmp_path / name) for name in ("x/run", "y/run", "y/other/a.txt")]
+    names = ["x/run/a.txt", "x/run/below/b.txt", "only.txt", "y/run/a.txt", "y/run/below/b.txt", "other/a.txt"]
+    assert [name for name, _ in external.local_files(*given)] == names
+    before = external.file_manifest(given)
+    monkeypatch.chdir(tmp_path / "y" / "run")
+    assert external.file_manifest(["../../x/run", ".", "../other/a.txt"]) == before
+    assert list(external.file_manifest([given[0]])) == ["a.txt", "below/b.txt", "only.txt"]  # alone as before
+
+
+@pytest.mark.parametrize("again", ["a.txt", "below/b.txt", "below", ""])
+def test_a_file_that_is_given_twice_is_refused_as_such(texts, again):
+    with pytest.raises(BadInput, match=r"\.txt is given twice, by itself or by a folder: give it once"):
+        external.file_manifest([str(texts), str(texts / again)])
 
 
 def test_a_missing_folder_is_named(tmp_path):

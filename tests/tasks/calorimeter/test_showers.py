@@ -11,13 +11,15 @@ import pytest
 import torch
 
 from storage.errors import BadInput, CheckFailed
+from tasks.calorimeter.final_results import FinalResults
 from tasks.calorimeter.look import RECORDED, look, normaliser_of, residuals
+from tasks.calorimeter.report import not_shown
 from tasks.calorimeter.showers import generated, read
-from tasks.calorimeter.stages import LookConfig
+from tasks.calorimeter.stages import LookConfig, ShowersResult
 from tasks.calorimeter.study import Generated, RootFiles
 from tasks.data.normaliser import Normaliser
 from tasks.sensors.events import SENTINEL, Events
-from tasks.sensors.sound import require_sound
+from tasks.sensors.sound import Told, require_sound
 from tasks.sensors.xenon import SENSORS, detector
 from tests.tasks.calorimeter.tiny import SMOKE, finished
 from tests.tasks.tiny import stage_run
@@ -126,6 +128,23 @@ def test_validation_is_gated_too_before_any_training(row: Any, said: str, tmp_pa
     assert outcome is not None and outcome.end_state == "bad_input"
     assert re.search(rf"validation\.root: the event in {said}", outcome.text)
     assert not [label for label, handle in handles.items() if "regress" in label and handle.run.path.exists()]
+
+
+def test_events_that_are_twice_in_a_split_are_counted(tmp_path: Path) -> None:
+    known, (light, _) = Told(), events()
+    known.require_new("train", "a.root", 0, light[[0, 1, 1]])
+    known.require_new("train", "b.root", 0, light[[1, 2, 3]])
+    assert dict(known.repeated) == {"train": 2}
+    (light, truth), others = events(), events("validation")
+    light[4] = light[2]
+    files = [root_file(tmp_path / name, *of) for name, of in (("t.root", (light, truth)), ("v.root", others))]
+    study = SMOKE.study(f"showers={{source: files, train: [{files[0]}], validation: [{files[1]}]}}")
+    shown = SMOKE.run_until("calorimeter-showers", tmp_path / "runs", study)["calorimeter-showers"]
+    assert ShowersResult.read(shown.as_input()).repeated == {"train": 1}
+    assert "repeated" not in finished().result("calorimeter-showers")  # nothing to tell: as it was
+    report = FinalResults.read_file(finished().path("calorimeter-report") / "final_results.json")
+    assert not any("count twice" in said for said in not_shown(report))
+    assert "**1 events of train are" in " ".join(not_shown(report.model_copy(update={"repeated": {"train": 1}})))
 
 
 def test_a_file_in_both_splits_is_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ BRANCHES = {"light": 3, "energy": 1}
 
 
 def written(file: Path, tree: str = "tree", **branches: Any) -> str:
+    file.parent.mkdir(exist_ok=True)
     with uproot.recreate(file) as made:
         made[tree] = {
             "light": np.arange(12, dtype=np.float32).reshape(4, 3),
@@ -51,6 +52,27 @@ def test_events_come_in_parts_in_the_order_of_the_files(tmp_path: Path) -> None:
 def test_what_a_file_lacks_is_named(change: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=rf"one\.root.*{said}"):
         parts(written(tmp_path / "one.root", **change))
+
+
+def test_the_trees_and_branches_that_are_there_are_named_with_the_key(tmp_path: Path) -> None:
+    """Seen: "has no tree 'tree', or is no ROOT file", and neither what is there nor which setting names it."""
+    file = written(tmp_path / "one.root", tree="ana/rec")
+    for tree, branches, said in (
+        ("tree", {"light": 3}, "has no tree 'tree': its trees are ana/rec: set showers.tree to one"),
+        ("ana/rec", {"charge": 1}, "no branch charge, but another, energy, light. showers.tree names it"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            list(read_trees([file], external.file_manifest([file]), tree, branches, 3, "showers.tree"))
+    for tree in ("ana/rec", "/ana/rec", "ana/rec;1"):
+        assert list(read_trees([file], external.file_manifest([file]), tree, {"light": 3}, 3))
+
+
+def test_files_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
+    """Seen: "two input files are both called 'data.root': rename one", where experiments call them so."""
+    files = [written(tmp_path / run / "data.root", energy=np.full(4, float(at))) for at, run in enumerate(("b", "a"))]
+    assert [(file, part["energy"].max()) for file, _, part in parts(*files)] == [
+        (file, at) for at, file in enumerate(files) for _ in range(2)
+    ]
 
 
 def test_what_is_no_tree_under_its_name_is_refused(tmp_path: Path) -> None:

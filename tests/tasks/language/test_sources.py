@@ -14,10 +14,11 @@ import httpx2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import packaged_modules
 
 from storage.errors import BadInput
-from tasks.language import package_docs, sources, text_cache
-from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs
+from tasks.language import foreign, package_docs, sources, text_cache
+from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs, PairDataset
 from tasks.language.documents import document
 from tests.tasks.language.hub_errors import FINAL, LOST, raising
 
@@ -182,6 +183,50 @@ def test_a_local_folder_is_never_taken_for_a_hub_data_set(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match="also a local path"):
         read(HubDataset(dataset="nobody/nothing", revision=REVISION, max_documents=10), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("name", ["text", "csv", "json", "parquet", "buckets/a", "hf://datasets/a/b", "a/b/c", "../x"])
+def test_a_reader_of_files_is_never_taken_for_a_hub_data_set(tmp_path, monkeypatch, name):
+    """Seen: `text.dataset: text` read the files of the present folder, of which the fingerprint knew nothing."""
+    (tmp_path / "diary.txt").write_text("my private notes\n")
+    (tmp_path / "b.csv").write_text("text,x\nprivate csv,1\n")
+    (tmp_path / "c.json").write_text('{"text": "private json"}\n')
+    monkeypatch.chdir(tmp_path)
+    for text in (
+        HubDataset(dataset=name, revision=REVISION, max_documents=5),
+        PairDataset(dataset=name, revision=REVISION, max_documents=5),
+    ):
+        with pytest.raises(BadInput, match=r"text\.dataset .* is no data set of the hub at a commit"):
+            read(text, tmp_path / "cache")
+    assert foreign.local_readers() >= {*packaged_modules._PACKAGED_DATASETS_MODULES}
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("out", [True, False], ids=["out of the folder", "within it"])
+def test_a_link_in_a_folder_of_text_is_followed_within_it_alone(tmp_path, out):
+    """Seen: texts/notes.txt -> ~/.ssh/id became a document."""
+    (texts := tmp_path / "texts").mkdir()
+    (tmp_path / "id").write_text("a private key, as words that would stand in samples of a report")
+    (texts / "one.txt").write_text("words of the folder")
+    (texts / "notes.txt").symlink_to(tmp_path / "id" if out else "one.txt")
+    if out:
+        for refused in (lambda: read(local(texts), tmp_path), local(texts).external_inputs):
+            with pytest.raises(BadInput, match=rf"notes\.txt is a symbolic link to {tmp_path}/id, outside of"):
+                refused()
+    (link := tmp_path / "by its name").symlink_to(texts / "one.txt")
+    (named := tmp_path / "named.txt").symlink_to(link)
+    assert len(read(local(named), tmp_path)) == 1
+    assert out or len(read(local(texts), tmp_path)) == 2
+
+
+def test_texts_of_one_name_in_two_folders_are_two_documents(tmp_path):
+    for run in ("run1", "run2"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "a.txt").write_text(f"words of {run}")
+    found = read(local(tmp_path / "run1", tmp_path / "run2" / "a.txt"), tmp_path)
+    assert [(one.source, one.text) for one in found] == [
+        (f"{run}/a.txt", f"words of {run}") for run in ("run1", "run2")
+    ]
 
 
 def test_hub_stream_is_cut_to_max_documents(tmp_path, monkeypatch):
