@@ -25,17 +25,19 @@ from storage import reading
 
 TEMPORARY_PREFIX = ".tmp-"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+ESCAPED = "backslashreplace"
+"""A file name that is no UTF-8 has lone surrogates, which are valid JSON in this form, and come back as they were."""
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def canonical_json(value: object) -> bytes:
     """The canonical JSON of a value (sorted keys, no spaces, no NaN), over which every digest is made."""
-    return _CANONICAL.encode(value).encode()
+    return _CANONICAL.encode(value).encode(errors=ESCAPED)
 
 
 def write_json(path: Path, value: object) -> None:
     """Durably writes `value` as JSON that a person can read."""
-    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode(errors=ESCAPED))
 
 
 def read_json(path: Path) -> Any:
@@ -169,15 +171,15 @@ def disk_full(error: BaseException, path: Path) -> OSError | None:
     return OSError(number, os.strerror(number), str(path)) if number in DISK_FULL else None
 
 
-def remove_leftovers(directory: Path) -> list[str]:
+def remove_leftovers(directory: Path, guests: str = "") -> list[str]:
     """Removes what dead processes left half written below `directory`; returns the names.
 
     Only the holder of the run's lock may call this: to anyone else a temporary name may be work in progress.
-    The folder `locks` is left alone, since other processes write there at the same time.
+    The folder `locks` is left alone, since other processes write there at the same time, and what is in `guests`.
     """
     removed = []
     for leftover in sorted(directory.rglob(TEMPORARY_PREFIX + "*")):
-        if leftover.parent.name == "locks":
+        if leftover.parent.name == "locks" or (guests and directory / guests in leftover.parents):
             continue
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)

@@ -60,11 +60,14 @@ def copy(directory: Path, name: str, folder: Path, sha256: str | None = None) ->
     return copied
 
 
-def refuse_links(directory: Path, root: Path | None = None) -> None:
-    """Raises Outside where a link below `directory`, or between it and `root`, would send what is written elsewhere."""
+def refuse_links(directory: Path, root: Path | None = None, guests: str = "") -> None:
+    """Raises Outside where a link below `directory`, or between it and `root`, would send what is written elsewhere.
+
+    What lies deeper in its folder `guests` is others', and nothing of ours is written there.
+    """
     folders = [directory, *directory.parents]
     for path in (*folders[: folders.index(root) if root else 0], *directory.rglob("*")):
-        if path.is_symlink():
+        if path.is_symlink() and not (guests and directory / guests in path.parents):
             raise Outside(
                 f"{path} is a symbolic link, and none may be in a run directory or on the way to it: replace it by its "
                 "target (the root, or a folder above it, may be one)"

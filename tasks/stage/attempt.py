@@ -17,7 +17,7 @@ from storage import attempts, durable, generations, locks, markers
 from storage.differences import leaves
 from storage.errors import BadInput, Held, NoProgress
 from storage.inside import refuse_links
-from storage.run_directory import RunDirectory, fingerprint, read
+from storage.run_directory import SCRATCH, RunDirectory, fingerprint, read
 from tasks.stage import numerics
 from tasks.stage.outcome import Outcome, in_words, outcome_of
 from tasks.stage.progress import FOR_THE_TERMINAL
@@ -40,7 +40,7 @@ def attempt(
     page and the whole study, for study.json. A valid marker that another process wrote in the meantime is adopted.
     """
     try:
-        refuse_links(run.path, run.root)
+        refuse_links(run.path, run.root, SCRATCH)
         run.path.mkdir(parents=True, exist_ok=True)
         lock = locks.acquire(run.path / "locks")
     except Held as error:
@@ -73,7 +73,7 @@ def _attempt_with_lock(
     log_handler = None
     try:
         run.refresh()  # the holder before may have been on another host
-        durable.remove_leftovers(run.path)
+        durable.remove_leftovers(run.path, SCRATCH)
         lock.remove_leftovers()
         if markers.adopt(run, digests, lock):
             return Outcome("finished")

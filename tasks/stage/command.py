@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
-from queue import SimpleQueue
-from typing import IO, TYPE_CHECKING
+from queue import Empty, Queue
+from typing import TYPE_CHECKING
 
 from storage import durable
 from storage.errors import BadInput, CheckFailed
 from storage.external import file_manifest
+from storage.inside import parts
 from tasks.stage.configuration import Configuration, LocalPath, execution
 from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.scratch import ScratchCheckpoints
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
     from tasks.stage.run import StageRun
 
 LOOK_EVERY_SECONDS, LAST_LINES = 0.5, 20
+LINE_BYTES, PIECES = 65536, 10_000
+"""A line counts up to so many bytes; a command that printed so many pieces which are not told yet waits."""
+END_SECONDS = 60.0
+GUARD = str(Path(__file__).with_name("guard.py"))
 ENDED = ".copies.ended.json"
 """In `scratch`: what a command left that ended well, by the times of its files."""
 
@@ -52,6 +59,9 @@ def run_command(
     save_seconds: float,
 ) -> None:
     """`StageRun.command`."""
+    pattern = _pattern(progress)
+    for name in [*leaves, *filter(None, [checkpoints])]:
+        parts(name)  # Outside for one that is not below the scratch folder
     arguments = [sys.executable if part == "python" else str(part) for part in command]
     own = _checkpoints(run, checkpoints) if checkpoints else None
     if own and (newest := own.newest()):
@@ -62,14 +72,17 @@ def run_command(
         anew = "begins anew: no attempt before left a whole checkpoint %s"
         run.log.warning(anew, checkpoints, extra=FOR_THE_TERMINAL)
     save_seconds = run.stop.grant(save_seconds)
-    with _started(arguments, run.scratch) as child:
-        output = _Output(run, child, progress)
+    with closing(_Guarded(arguments, run.scratch)) as child:
+        output = _Output(run, child, pattern)
         while not output.ended(LOOK_EVERY_SECONDS):
             run.lock.check()
             if run.stop.requested:
-                _stop(child, save_seconds)
+                child.terminate()
+                if not output.ended(save_seconds):
+                    child.close()
             elif own:
                 own.look()
+    assert child.returncode is not None
     if own and child.returncode >= 0:  # a signal may have ended it within a checkpoint
         own.look(ended=True)
     if own and own.unlisted:
@@ -121,8 +134,14 @@ def _stats(left: Path) -> list[os.stat_result]:
 
 
 def _publish(run: StageRun, name: str) -> None:
-    """Copies what the command left to an output of the same name."""
-    if (left := run.scratch / name).is_dir():
+    """Copies what the command left to an output of the same name, and what links in it lead to. CheckFailed for one
+    that leads nowhere, or round in a circle."""
+    left = run.scratch / name
+    for link in filter(Path.is_symlink, left.rglob("*")):
+        if not link.exists() or link.resolve() in link.parent.resolve().joinpath("_").parents:
+            measured = f"{link.relative_to(run.scratch)} leads to {os.readlink(link)}"
+            raise CheckFailed(f"{name} can be copied", measured, "links to files and folders beside them")
+    if left.is_dir():
         with run.publish(name) as folder:
             shutil.copytree(left, folder, dirs_exist_ok=True)
     else:
@@ -130,43 +149,56 @@ def _publish(run: StageRun, name: str) -> None:
             shutil.copyfile(left, file)
 
 
-@contextmanager
-def _started(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The command, in a group of processes that ends with the block, and with this process however that ends.
+class _Guarded:
+    """The command below a guard, which ends all that came of it, whatever session that is in: when the command has
+    ended, when this is closed, and when this process is gone, even by SIGKILL. No second one must write beside the
+    next attempt's."""
 
-    A guard reads from a pipe that closes when this process is gone, even by SIGKILL, and then ends the group: no second
-    one must write beside the next attempt's.
-    """
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    try:
-        child = subprocess.Popen(
-            arguments, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        raise BadInput(f"{arguments[0]} cannot be started: {error.strerror or error}") from None
-    guard = subprocess.Popen(
-        ["/bin/sh", "-c", f"trap '' INT TERM HUP USR1; read _; kill -KILL -{child.pid}"],
-        stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    try:
-        yield child
-    finally:
-        assert guard.stdin
-        guard.stdin.close()
-        guard.wait()
-        child.wait()
+    def __init__(self, arguments: list[str], folder: Path) -> None:
+        self._what = arguments[0]
+        self.returncode: int | None = None
+        status, told = os.pipe()
+        self._status = os.fdopen(status, "rb")
+        try:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", GUARD, str(told), *arguments],
+                cwd=folder, env=os.environ | {"PYTHONUNBUFFERED": "1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[told],
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{self._what} cannot be started: {getattr(error, 'strerror', None) or error}") from None
+        finally:
+            os.close(told)
+        assert self._guard.stdout
+        self.output = self._guard.stdout
 
+    def ended(self, seconds: float) -> bool:
+        """Waits so long at most; true when nothing of the command is left. BadInput where it cannot be started."""
+        if self.returncode is None and select.select([self._status], [], [], seconds)[0]:
+            line = self._status.readline()
+            if line.startswith(b"E"):
+                raise BadInput(f"{self._what} cannot be started: {os.strerror(int(line[1:]))}")
+            self.returncode = int(line[1:]) if line else -signal.SIGKILL
+        return self.returncode is not None
 
-def _stop(child: subprocess.Popen[bytes], save_seconds: float) -> None:
-    """Asks the group to save and end, and ends it when it takes longer."""
-    try:
-        os.killpg(child.pid, signal.SIGTERM)
-        child.wait(save_seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+    def terminate(self) -> None:
+        """Asks all its processes to end."""
+        assert self._guard.stdin
+        with suppress(BrokenPipeError):
+            self._guard.stdin.write(b"T")
+            self._guard.stdin.flush()
+
+    def close(self) -> None:
+        """Ends all its processes. RuntimeError where one does not end, as on a disk that hangs."""
+        assert self._guard.stdin
+        with suppress(BrokenPipeError):
+            self._guard.stdin.close()
+        self._status.close()
+        self.returncode = -signal.SIGKILL if self.returncode is None else self.returncode
+        try:
+            self._guard.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"a process that {self._what} started does not end by SIGKILL") from None
 
 
 class _Output:
@@ -175,38 +207,72 @@ class _Output:
     A thread reads it, and this one tells it: what shows the log of a stage knows its thread.
     """
 
-    def __init__(self, run: StageRun, child: subprocess.Popen[bytes], progress: str) -> None:
-        self._run, self._child, self._progress = run, child, re.compile(progress) if progress else None
-        self._lines: SimpleQueue[bytes] = SimpleQueue()
+    def __init__(self, run: StageRun, child: _Guarded, progress: re.Pattern[str] | None) -> None:
+        self._run, self._child, self._progress = run, child, progress
+        self._pieces: Queue[bytes | None] = Queue(PIECES)
+        self._open = True
         self.last: deque[str] = deque(maxlen=LAST_LINES)
-        assert child.stdout
-        self._thread = threading.Thread(target=self._read, args=(child.stdout,), daemon=True)
-        self._thread.start()
+        self.reported = ""
+        """The last line that said how far it is."""
+        threading.Thread(target=self._read, daemon=True).start()
 
     def ended(self, seconds: float) -> bool:
-        """Waits so long at most, and tells what was printed; true when the command has ended."""
-        with suppress(subprocess.TimeoutExpired):
-            self._child.wait(seconds)
-        if ended := self._child.returncode is not None:
-            self._thread.join(seconds)  # not for ever: what the command started may hold its output open
-        while not self._lines.empty():
-            self._tell(self._lines.get())
+        """Waits so long at most, and tells what was printed; true when nothing of the command is left."""
+        until = time.monotonic() + seconds
+        while self._open and (left := until - time.monotonic()) > 0:
+            self._tell(left)
+        ended = self._child.ended(0 if self._open else max(0, until - time.monotonic()))
+        while ended and self._open and self._tell(seconds):
+            pass  # not for ever: a process of another user may hold the output open
         return ended
 
-    def _read(self, output: IO[bytes]) -> None:
+    def _read(self) -> None:
         rest = b""
-        while data := output.read1(65536):  # type: ignore[attr-defined]
+        while data := self._child.output.read1(LINE_BYTES):  # type: ignore[attr-defined]
             *lines, rest = re.split(rb"(?<=[\r\n])", rest + data)
-            for line in lines:
-                self._lines.put(line)
-        self._lines.put(rest)
+            for line in lines if len(rest) < LINE_BYTES else [*lines, rest]:
+                self._pieces.put(line)
+            rest = b"" if len(rest) >= LINE_BYTES else rest
+        self._pieces.put(rest)
+        self._pieces.put(None)
 
-    def _tell(self, line: bytes) -> None:
+    def _tell(self, seconds: float) -> bool:
+        """Tells what was printed next; false where nothing was, for so long."""
+        try:
+            line = self._pieces.get(timeout=seconds)
+        except Empty:
+            return False
+        if line is None:
+            self._open = False
+            return True
         text = line.decode(errors="replace").rstrip()
         self._run.progress.touch()
         if self._progress and (match := self._progress.search(text)):
-            done, total = (int(number) for number in (*match.groups(), "0")[:2])
-            self._run.progress.update(done, total, "steps")
+            done, total = (_whole(number) for number in (*match.groups(), "0")[:2])
+            if done is not None:
+                self._run.progress.update(done, total or 0, "steps")
+                self.reported = text
         if text and not line.endswith(b"\r"):  # a bar that draws over itself
             self.last.append(text)
             self._run.log.info("%s", text)
+        return True
+
+
+def _pattern(progress: str) -> re.Pattern[str] | None:
+    """BadInput for a pattern that says no steps."""
+    try:
+        pattern = re.compile(progress)
+    except re.error as error:
+        raise BadInput(f"progress={progress!r} of run.command is no regular expression: {error}") from None
+    if progress and pattern.groups not in (1, 2):
+        raise BadInput(
+            f"progress={progress!r} of run.command has {pattern.groups} groups: put the steps done into one, and those "
+            r"in all into a second, as in step (\d+) of (\d+); (?:...) groups without counting"
+        )
+    return pattern if progress else None
+
+
+def _whole(text: str | None) -> int | None:
+    """The whole number that a group says, with or without commas; None where it says none that could be a step."""
+    digits = (text or "").replace(",", "") if re.fullmatch(r"\d{1,3}(,\d{3})+", text or "") else text or ""
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 15 else None

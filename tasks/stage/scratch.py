@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import logging
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +23,13 @@ import xxhash
 from storage import reading
 from storage.checkpoints import Checkpoint, Checkpoints
 from storage.errors import require_equal
+from storage.inside import Outside, inside, parts
+from tasks.stage.progress import FOR_THE_TERMINAL
 
 if TYPE_CHECKING:
     from tasks.stage.run import StageRun
 
+LOG = logging.getLogger("ratchet.scratch")
 QUIET_SECONDS = 3.0
 """A checkpoint in which nothing changes for so long counts as whole; so does one of which there is a later one."""
 LISTED = 2
@@ -59,17 +64,23 @@ class ScratchCheckpoints:
         saved = self._checkpoints.newest_verified(self._require_whole)
         self.state = saved.state if saved else {}
         self.step = saved.step if saved else 0
-        newest, done = (self._folder / saved.state["scratch"], saved.step) if saved else (None, -1)
-        for path in self._present() - {newest}:
+        done = saved.step if saved else -1
+        for path in self._present():
             if (step := self._step(path)) is None or step >= done:
+                self._resolved(path.parent)
                 _remove(path)
         kept = self._checkpoints.steps()
         for torn in [copy for step, copies in self._copies().items() if step not in kept for copy in copies]:
             _remove(torn)  # else it would count among the newest
-        if newest is not None:
-            self._copied, copy = done, newest
-            newest = self._folder.joinpath(*copy.relative_to(self._folder).parts[2:])
+        newest = None
+        if saved is not None:
+            self._copied, copy = done, self._copy_of(self.state)
+            newest = self._place(copy.relative_to(self._folder).as_posix().split("/", 2)[2])
             _copy(copy, newest, shutil.copyfile)
+            if "link" in self.state:
+                target, newest = newest, self._place(self.state["link"])
+                _remove(newest)
+                newest.symlink_to(os.path.relpath(target, newest.parent))
         self._listed = {path: _stamps(path) for path in self._present()}
         return newest
 
@@ -79,27 +90,41 @@ class ScratchCheckpoints:
         latest = max((self._step(path) or 0 for path in present), default=0)
         for path in sorted(present, key=lambda path: (self._step(path) or 0, _written_at(path), path)):
             stamps = _stamps(path)
-            if self._listed.get(path) == stamps:
+            if not stamps or self._listed.get(path) == stamps:
                 continue
             if self._changed.get(path, (None, 0.0))[0] != stamps:
                 self._changed[path] = (stamps, now)
             whole = ended or 0 < (self._step(path) or 0) < latest or now - self._changed[path][1] >= QUIET_SECONDS
             if whole:
-                self.add(path)
+                try:
+                    self.add(path)
+                except Outside as error:
+                    if not self._checkpoints.steps():
+                        raise  # at the first one: none would ever be kept
+                    LOG.warning("no checkpoint is kept of it: %s", error, extra=FOR_THE_TERMINAL)
+                    self._listed[path] = stamps
 
     def add(self, path: Path, **state: Any) -> None:
-        """Makes a checkpoint that is whole durable, and the list of its digests; of one that changes meanwhile none."""
-        stamps, step = _stamps(path), self._step(path)
+        """Makes a checkpoint that is whole durable, and the list of its digests; of one that changes meanwhile none.
+
+        One that is a link is what that leads to, and the link. Outside for a link that leads elsewhere.
+        """
+        stamps, step, real = _stamps(path), self._step(path), self._resolved(path)
+        if not stamps:
+            return  # it is gone
+        for file in filter(Path.is_symlink, _files(real).values()):
+            if not (target := _real(file)).is_relative_to(real):
+                raise Outside(f"{file} is a link to {target}, out of its checkpoint: copy there what it leads to")
         linked = step is not None and path not in self._listed and bool(self._copies().keys() - {step})
-        place, number = path.relative_to(self._folder), step or 0
+        place, number = real.relative_to(_real(self._folder)), step or 0
         later = [copy for of, copies in self._copies().items() if of >= number for copy in copies]
-        if step is None or not all((copy / place).exists() for copy in later):  # the number says no order
+        if step is None or not all(os.path.lexists(copy / place) for copy in later):  # the number says no order
             self._copied = step = max(self._copied + 1, self._done(), *(kept + 1 for kept in self._copies()))
         before = self._copies().get(step, [])
         copy = self._folder / COPIES / f"{step}.{time.time_ns()}"
         listed = copy / place
         try:
-            _copy(path, listed, _link if linked else shutil.copyfile)
+            _copy(real, listed, _link if linked else shutil.copyfile)
             digests = {name: _digest(file) for name, file in _files(listed).items()}
         except OSError:
             if _stamps(path) == stamps:
@@ -107,8 +132,10 @@ class ScratchCheckpoints:
         if _stamps(path) != stamps:
             _remove(copy)
             return
-        name = listed.relative_to(self._folder).as_posix()
-        self._checkpoints.save(step, {}, state | {"scratch": name, "files": digests})
+        state |= {"scratch": listed.relative_to(self._folder).as_posix(), "files": digests}
+        if path.is_symlink():
+            state["link"] = path.relative_to(self._folder).as_posix()
+        self._checkpoints.save(step, {}, state)
         self._checkpoints.prune(LISTED)
         self._listed[path], self.added = stamps, True
         copies = self._copies()
@@ -124,20 +151,43 @@ class ScratchCheckpoints:
         return f"no checkpoint {self._pattern} is kept: {written}"
 
     def _require_whole(self, checkpoint: Checkpoint) -> None:
-        path = self._folder / checkpoint.state["scratch"]
+        path = self._copy_of(checkpoint.state)
         present = {name: _digest(file) for name, file in _files(path).items()}
-        if present != checkpoint.state["files"]:
+        if present != checkpoint.state.get("files"):
             raise ValueError(f"{path} is not what it was when it was whole")
 
+    def _copy_of(self, state: Mapping[str, Any]) -> Path:
+        """The copy of a checkpoint, by the list of it, which anybody may have written. Outside, FileNotFoundError."""
+        name = state.get("scratch")
+        if len(place := parts(name)) < 3 or place[0] != COPIES:
+            raise Outside(f"{name!r} is no copy of a checkpoint")
+        return inside(self._folder, name, folder=self._folder.joinpath(*place).is_dir())
+
+    def _place(self, name: object) -> Path:
+        """The place of a checkpoint in the folder; Outside where a link on the way leads out of it."""
+        place = self._folder.joinpath(*parts(name))
+        self._resolved(place.parent)
+        return place
+
+    def _resolved(self, path: Path) -> Path:
+        """The file or folder that it leads to; Outside where that is not in the folder."""
+        real, folder = _real(path), _real(self._folder)
+        if not real.is_relative_to(folder) or real.is_relative_to(folder / COPIES):
+            raise Outside(f"{path} leads to {real}, out of {folder}: name in `checkpoints` what lies in there")
+        return real
+
     def _present(self) -> set[Path]:
-        found = {path for path in self._folder.glob(self._pattern) if not path.is_symlink()}
-        return {path for path in found if not path.relative_to(self._folder).parts[0].startswith(COPIES)}
+        present = set(self._folder.glob(self._pattern))
+        return {path for path in present if not path.relative_to(self._folder).parts[0].startswith(COPIES)}
 
     def _copies(self) -> dict[int, list[Path]]:
         """The folders of copies by step."""
         copies: dict[int, list[Path]] = {}
-        for folder in (self._folder / COPIES).glob("*"):
-            copies.setdefault(int(folder.name.partition(".")[0]), []).append(folder)
+        if (own := self._folder / COPIES).is_symlink():
+            raise Outside(f"{own} is a link, and what is written there is removed again: remove it")
+        for folder in own.glob("*"):
+            if re.fullmatch(r"\d+\.\d+", folder.name):
+                copies.setdefault(int(folder.name.partition(".")[0]), []).append(folder)
         return copies
 
     def _step(self, path: Path) -> int | None:
@@ -167,11 +217,15 @@ class TrainerCheckpoints(ScratchCheckpoints):
 
 
 def _copy(path: Path, to: Path, each: Callable[[str | Path, str | Path], object]) -> None:
-    """Copies a checkpoint, `each` of its files so."""
+    """Copies a checkpoint, `each` of its files so, and its links as links."""
     to.parent.mkdir(parents=True, exist_ok=True)
-    if to.exists():
-        _remove(to)
-    shutil.copytree(path, to, copy_function=each) if path.is_dir() else each(path, to)
+    _remove(to)
+    shutil.copytree(path, to, symlinks=True, copy_function=each) if path.is_dir() else each(path, to)
+
+
+def _real(path: Path, strict: bool = False) -> Path:
+    """What links lead to; `Path.resolve` ends at those that go round in a circle."""
+    return Path(os.path.realpath(path, strict=strict))
 
 
 def _written_at(path: Path) -> int:
@@ -179,30 +233,33 @@ def _written_at(path: Path) -> int:
 
 
 def _link(path: str | Path, to: str | Path) -> None:
-    """A second name for a file; a copy, where the disk knows none."""
-    try:
+    """A second name for a file; a copy, where the disk knows none. A disk may lose the answer, and know the name."""
+    with suppress(OSError):
         os.link(path, to)
-    except OSError:
+    if not (os.path.exists(to) and os.path.samefile(path, to)):
         shutil.copyfile(path, to)
 
 
 def _files(path: Path) -> dict[str, Path]:
-    """The files of a checkpoint by name; of one that is a file, that."""
+    """The files and links of a checkpoint by name; of one that is a file, that."""
     if not path.is_dir():
         return {path.name: path}
-    return {file.relative_to(path).as_posix(): file for file in sorted(path.rglob("*")) if file.is_file()}
+    names = [Path(folder, name) for folder, folders, files in os.walk(path) for name in [*folders, *files]]
+    return {name.relative_to(path).as_posix(): name for name in sorted(names) if name.is_symlink() or name.is_file()}
 
 
 def _stamps(path: Path) -> list[tuple[str, int, int]]:
     try:
-        stamps = {name: file.stat() for name, file in _files(path).items()}
-    except FileNotFoundError:
+        stamps = {name: file.lstat() for name, file in _files(_real(path, strict=True)).items()}
+    except OSError:
         return []  # it is being written, or removed
     return [(name, stamp.st_size, stamp.st_mtime_ns) for name, stamp in stamps.items()]
 
 
 def _digest(file: Path) -> dict[str, Any]:
-    """Size and digest of a file, which is durable afterwards."""
+    """Size and digest of a file, which is durable afterwards; of a link what it says."""
+    if file.is_symlink():
+        return {"link": os.readlink(file)}
     with reading.opened(file) as opened:
         os.fsync(opened.fileno())
         digest = hashlib.file_digest(opened, xxhash.xxh3_128).hexdigest()
@@ -210,4 +267,7 @@ def _digest(file: Path) -> dict[str, Any]:
 
 
 def _remove(path: Path) -> None:
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

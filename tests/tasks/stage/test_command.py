@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from deployments.dag.walk import Handle
 from storage import durable
+from storage.errors import BadInput, CheckFailed
+from storage.inside import Outside
 from storage.run_directory import SCRATCH
 from tasks.stage import command, scratch
 from tasks.stage.command import Script
 from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.run import Stage, StageRun
+from tasks.stage.scratch import ScratchCheckpoints
 from tasks.stage.study import StageConfiguration
 from tests.conftest import REPOSITORY
-from tests.tasks.tiny import Here
+from tests.tasks.tiny import Here, stage_run
 
 PATIENCE = 60.0
 
@@ -277,9 +282,31 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def test_a_killed_attempt_takes_its_script_with_it(tmp_path: Path) -> None:
+LEAVES = {
+    "a child": "os.fork() == 0",
+    "a session of its own": "os.fork() == 0 and os.setsid() is None",
+    "a daemon": "os.fork() == 0 and os.setsid() is None and os.fork() == 0",
+}
+"""Ways to begin a process, as torchrun does with each worker; a group's end does not reach the last two."""
+
+
+@pytest.mark.parametrize("way", LEAVES)
+def test_a_stage_that_ends_well_ends_what_its_command_left_running(tmp_path: Path, way: str) -> None:
+    body = f"""
+        if step == 5 and {LEAVES[way]}:
+            open("{tmp_path}/ready", "w").write(str(os.getpid()))
+            time.sleep(600)
+        while step == 5 and not (os.path.exists("{tmp_path}/ready") and open("{tmp_path}/ready").read()):
+            time.sleep(0.01)
+"""
+    assert attempted(tmp_path, body.strip()).finished
+    assert not psutil.pid_exists(int((tmp_path / "ready").read_text()))
+
+
+@pytest.mark.parametrize("way", LEAVES)
+def test_a_killed_attempt_takes_its_script_with_it(tmp_path: Path, way: str) -> None:
     """By SIGKILL: else two would write to one folder."""
-    waits = f'open("{tmp_path}/ready", "w").write(str(os.getpid())); time.sleep(600)'
+    waits = f'{LEAVES[way]} and open("{tmp_path}/ready", "w").write(str(os.getpid())); time.sleep(600)'
     code = f"""
 from pathlib import Path
 from tests.tasks.stage.test_command import attempted
@@ -287,11 +314,211 @@ attempted(Path({str(tmp_path)!r}), {waits!r})
 """
     attempt = subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY)
     deadline = time.monotonic() + PATIENCE
-    while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
+    while not ((tmp_path / "ready").exists() and (tmp_path / "ready").read_text()) and time.monotonic() < deadline:
         time.sleep(0.01)
     attempt.kill()
     attempt.wait()
     assert is_gone(int((tmp_path / "ready").read_text()))
+
+
+LINKS = """
+        os.makedirs("wandb/run-1", exist_ok=True)
+        if not os.path.islink("wandb/latest-run"):
+            os.symlink("run-1", "wandb/latest-run")
+            os.symlink("/nowhere", "debug.log")
+"""
+DIES = """
+        if step == 4 and not sys.argv[3:]:
+            file.write("4}")
+            file.close()
+            sys.exit(3)
+"""
+
+
+def goes_on(root: Path, body: str, checkpoints: str, **configured: object) -> str:
+    """The log of the attempt after one that its script ended; that finished."""
+    assert "exit code 3" in attempted(root, body, checkpoints=checkpoints, **configured).outcome.message
+    handle = attempted(root, body, checkpoints=checkpoints, **configured)
+    assert handle.finished, handle.outcome.message
+    return durable.read_json(handle.run.result_file)["log"]
+
+
+def test_links_that_a_script_makes_in_its_folder_hinder_no_next_attempt(tmp_path: Path) -> None:
+    """Seen: wandb's latest-run made each start after a kill bad input."""
+    assert "begins at 4" in goes_on(tmp_path, LINKS.strip() + DIES, "count-*")
+
+
+LINKED = """
+import json, os, shutil, sys
+begin, wanted, link = 0, int(sys.argv[1]), sys.argv[2]
+if given := sys.argv[3:]:
+    begin = json.load(open(given[0] + "/state.json" if os.path.isdir(given[0]) else given[0]))["step"]
+    print("begins at", begin)
+for step in range(begin + 1, wanted + 1):
+    print("step", step, "of", wanted)
+    os.makedirs(f"step{step}", exist_ok=True)
+    with open(f"step{step}/state.json", "w") as file:
+        file.write('{"step": %d}' % step)
+    os.makedirs(os.path.dirname(link) or ".", exist_ok=True)
+    leads_to = f"step{step}" if link == "latest" else f"step{step}/state.json"
+    os.symlink({target}, "new")
+    os.replace("new", link)
+    shutil.rmtree(f"step{step - 1}", ignore_errors=True)
+    {body}
+open("whole.txt", "w").write(str(wanted))
+"""
+BESIDE = "os.path.relpath(leads_to, os.path.dirname(link) or '.')"
+
+
+@pytest.mark.parametrize("link", ["last.json", "deep/last.json", "latest"])
+def test_a_newest_checkpoint_that_is_a_link_is_kept_with_what_it_leads_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: str
+) -> None:
+    """Seen: "there is none", and a kill would have cost all. The script replaces its link and removes what is old."""
+    monkeypatch.setattr(sys.modules[__name__], "COUNTS", LINKED.replace("{target}", BESIDE))
+    assert "begins at 4" in goes_on(tmp_path, "step == 4 and not given and sys.exit(3)", link)
+
+
+def test_a_checkpoint_that_leads_out_of_the_folder_is_refused_by_name_at_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere.json").write_text('{"step": 1}')
+    outside = LINKED.replace("{target}", f"'{tmp_path}/elsewhere.json'")
+    monkeypatch.setattr(sys.modules[__name__], "COUNTS", outside)
+    refused = attempted(tmp_path, checkpoints="last.json").outcome
+    assert refused.exit_code == 2 and f"last.json leads to {tmp_path}/elsewhere.json, out of" in refused.message
+    assert (tmp_path / "elsewhere.json").exists()
+
+
+@pytest.mark.parametrize(("leads_to", "kept"), [("state.json", True), ("../../../../count.py", False)])
+def test_links_within_a_checkpoint_stay_links_and_none_leads_out_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leads_to: str, kept: bool
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "COUNTS", LINKED.replace("{target}", BESIDE))
+    body = f"os.path.lexists('latest/best') or os.symlink({leads_to!r}, 'latest/best')"
+    if kept:
+        assert "begins at 4" in goes_on(tmp_path, f"{body}; step == 4 and not given and sys.exit(3)", "latest")
+        (copy,) = tmp_path.glob("runs/own/counts/*/scratch/.copies/4.*/step4/best")
+        assert copy.readlink() == Path("state.json")
+    else:
+        assert "/best is a link to" in attempted(tmp_path, body, checkpoints="latest").outcome.message
+
+
+def listing(folder: Path, pattern: str) -> ScratchCheckpoints:
+    run = stage_run(folder)
+    return ScratchCheckpoints(run.scratch, pattern, run.checkpoints)
+
+
+def test_what_vanishes_while_it_is_looked_at_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: a script that keeps its last 3 removed one at the wrong moment, and the stage crashed."""
+    own = listing(tmp_path, "count-*")
+    for step in (1, 2, 3):
+        (own._folder / f"count-{step}").write_text(str(step))
+    remove = scratch._written_at
+    monkeypatch.setattr(
+        scratch, "_written_at", lambda path: [path.unlink() for _ in "1" if path.name == "count-1"] or 0
+    )
+    own.look()
+    monkeypatch.setattr(scratch, "_written_at", remove)
+    copied = scratch._digest
+    monkeypatch.setattr(scratch, "_digest", lambda file: [(own._folder / file.name).unlink(), copied(file)][1])
+    own.add(own._folder / "count-3")
+    assert own._checkpoints.steps() == [2] and len(list((own._folder / ".copies").iterdir())) == 1
+
+
+def test_a_second_name_whose_making_was_not_answered_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen of NFS: it links, loses the answer, and says that the name exists."""
+    (tmp_path / "a").write_text("a")
+    link = os.link
+
+    def loses(*names: str) -> None:
+        link(*names)
+        raise FileExistsError(*names)
+
+    monkeypatch.setattr(os, "link", loses)
+    scratch._link(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").samefile(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../../../../victim", "/victim", ".copies/1.1/../../victim", ".copies/1.1/out/victim"]
+)
+def test_a_list_that_names_a_file_outside_replaces_none(tmp_path: Path, name: str) -> None:
+    """Seen: `.bashrc` was replaced, of a half-finished run that somebody gave."""
+    (victim := tmp_path / "victim").write_text("mine")
+    own = listing(tmp_path, "last.json")
+    (own._folder / "last.json").write_text("theirs")
+    own.add(own._folder / "last.json")
+    copy = own._folder / next(iter(own._copies()[1])).relative_to(own._folder) / "last.json"
+    (own._folder / "out").symlink_to(tmp_path)
+    (there := own._folder / ".copies/1.1/out").mkdir(parents=True)
+    copy.replace(there / "victim")
+    own._checkpoints.save(1, {}, {"scratch": name.replace("/victim", str(victim), name == "/victim"), "files": {
+        "victim": scratch._digest(there / "victim")}})  # fmt: skip
+    with pytest.raises((CheckFailed, Outside)):
+        own.newest()
+    assert victim.read_text() == "mine"
+
+
+def test_40_mb_without_a_line_end_are_read_in_time_that_grows_with_their_length(tmp_path: Path) -> None:
+    """Seen: the stage looked through all that waited for each 64 KB, and was ended after 540 s."""
+    run = stage_run(tmp_path)
+    run.command("python", "-c", "import sys; sys.stdout.write('x' * 40_000_000 + '\\nstep 3')", progress=r"step (\d+)")
+    assert run.progress.step == 3
+
+
+def test_a_name_that_is_no_utf8_ends_nothing(tmp_path: Path) -> None:
+    body = 'os.makedirs("out", exist_ok=True); [open(n, "w").write("1") for n in (b"count-1_caf\\xe9", b"out/\\xe9")]'
+    assert "exit code 3" in attempted(tmp_path, body + DIES, leaves="out").outcome.message
+    handle = attempted(tmp_path, body + DIES, leaves="out")
+    assert handle.finished and list((handle.run.path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "progress"),
+    [
+        (r"step (\d+)(?: of (\d+))?", "step 3", (3, 0)),
+        (r"step (\d+)?", "step", (0, 0)),
+        (r"iter ([\d,]+)/([\d,]+)", "iter 1,000/5,000", (1000, 5000)),
+        (r"iter ([\d,]+)/([\d,]+)", "iter 1,0/,,", (0, 0)),
+        (r"epoch ([\d.]+) of ([\d.]+)", "epoch 1.50 of 3.00", (0, 0)),
+        (r"step (\S+) of (\S+)", "step 9999999999999999999999 of 1e3", (0, 0)),
+        (r"step (\S+) of (\S+)", "step ³ of -1", (0, 0)),
+    ],
+)
+def test_what_cannot_be_read_as_a_number_is_no_progress(
+    tmp_path: Path, pattern: str, line: str, progress: tuple[int, int]
+) -> None:
+    run = stage_run(tmp_path)
+    run.command("echo", line, progress=pattern)
+    assert (run.progress._now["step"], run.progress._now["total"]) == progress
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({"progress": "step"}, "has 0 groups"),
+        ({"progress": "(a)(b)(c)"}, "has 3 groups"),
+        ({"progress": "step ("}, "is no regular expression"),
+        ({"checkpoints": "../*.pt"}, "'../*.pt' names nothing inside"),
+        ({"leaves": ["/out"]}, "'/out' names nothing inside"),
+    ],
+)
+def test_what_a_command_is_given_wrongly_is_told_before_it_begins(
+    tmp_path: Path, given: dict[str, Any], refused: str
+) -> None:
+    with pytest.raises(BadInput, match=re.escape(refused)):
+        stage_run(tmp_path).command("touch", tmp_path / "begun", **given)
+    assert not (tmp_path / "begun").exists()
+
+
+def test_an_output_whose_link_leads_nowhere_or_in_a_circle_is_named(tmp_path: Path) -> None:
+    for name, target in {"away": "nowhere", "round": "."}.items():
+        body = (
+            f"os.makedirs('out', exist_ok=True); os.path.lexists('out/{name}') or os.symlink({target!r}, 'out/{name}')"
+        )
+        failed = attempted(tmp_path / name, f"{body}; open('out/a', 'w').write('a')", leaves="out").outcome
+        assert (failed.end_state, f"out/{name} leads to {target}" in failed.message) == ("check_failed", True)
 
 
 def test_exit_code_0_without_what_it_was_to_leave_is_a_failed_check(tmp_path: Path) -> None:
@@ -334,7 +561,7 @@ def test_what_an_attempt_before_left_counts_only_if_this_one_did_something(tmp_p
         if step == 2 or {then == "writes it"}:
             open("best.pt", "w").write(str(step))
         if step == 4 and not sys.argv[3:]:
-            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(int(open(f"/proc/{{os.getppid()}}/stat").read().split()[3]), signal.SIGKILL)  # the guard's parent
             time.sleep(60)
         file.write(f"{{step}}")
         file.write("}}")
