@@ -7,6 +7,7 @@ verified checkpoint.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TypedDict
 
@@ -15,6 +16,7 @@ from storage.inside import refuse_links
 from storage.locks import Lock
 from storage.run_directory import RunDirectory
 
+LOG = logging.getLogger("ratchet.storage")
 STARTED_AGAIN_AFTER = ("check_failed", "numerical_failure", "not_learning", "bad_input", "interrupted", "no_progress")
 
 EARLIER = "earlier"
@@ -73,6 +75,8 @@ def raise_for_new_attempt(run: RunDirectory, input_digests: dict[str, str], lock
     """
     verdict = markers.check(run, input_digests, full=True)
     attempt = attempts.newest(run.attempts)
+    if attempt is None and (files := sorted(run.attempts.glob("[0-9]*.json"))):
+        LOG.warning("%s cannot be read as the record of an attempt, and counts as none", files[-1])
     generation = current(run)
     number = attempt["attempt"] if attempt else 0
     if verdict.present:

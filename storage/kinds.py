@@ -31,6 +31,8 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
 }
 """Kinds by the name of a file, or of a folder of files of one kind, in which any value may be null (unknown). A name
 that is not listed may hold anything."""
+REQUIRED = {"attempts": "attempt"}
+"""What is read of each file of a folder without asking whether it is there."""
 
 
 def of_kind(file: Path, value: object) -> dict[str, Any]:
@@ -38,6 +40,8 @@ def of_kind(file: Path, value: object) -> dict[str, Any]:
     kinds = KINDS.get(file.parent.name) or KINDS.get(file.name, {})
     if not isinstance(value, dict):
         raise ValueError(f"{file} is no JSON object")
+    if (name := REQUIRED.get(file.parent.name)) and value.get(name) is None:
+        raise ValueError(f"{file} was not written by Ratchet: it says no {name}")
     for name, field in value.items():
         unknown = field is None and file.parent.name in KINDS
         if name in kinds and not unknown and not fits(field, kinds[name]):

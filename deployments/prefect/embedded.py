@@ -43,10 +43,13 @@ OWN_NAMES = ["127.0.0.1", "localhost"]
 """A page of the web whose name was made to mean this machine (DNS rebinding) is of another name."""
 ENTER = "enter"
 ENTER_PAGE = """<!doctype html><meta charset="utf-8"><title>Ratchet</title><script>
-if (location.hash) localStorage.setItem("prefect-password", btoa(location.hash.slice(1)));
-location.replace("/");
+const given = btoa(location.hash.slice(1)), headers = {Authorization: `Basic ${given}`};
+fetch("/api/hello", {headers}).then(answer => {
+  if (answer.ok) localStorage.setItem("prefect-password", given);
+}).finally(() => location.replace("/"));
 </script>"""
-"""Gives Prefect's UI the password that stands in its address after the #, which no browser sends, and goes there."""
+"""Gives Prefect's UI the password that stands in its address after the #, which no browser sends, and goes there. One
+that is wrong, as any page of the web may give, replaces none."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +296,9 @@ def serve(port: int) -> None:
     app = create_app()
     app.router.routes[:0] = [Route(f"/{ENTER}", lambda _: HTMLResponse(ENTER_PAGE)), report_pages.route()]
     listener = socket.create_server(("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(TrustedHostMiddleware(app, OWN_NAMES), log_level="error", lifespan="on"))
+    server = uvicorn.Server(
+        uvicorn.Config(report_pages.unframed(TrustedHostMiddleware(app, OWN_NAMES)), log_level="error", lifespan="on")
+    )
 
     users: list[tuple[int, Path]] = []
 

@@ -25,6 +25,7 @@ SANDBOX = (
     "img-src data:"
 )
 """No origin, no request, no form."""
+NO_FRAME = [(b"x-frame-options", b"DENY"), (b"content-security-policy", b"frame-ancestors 'none'")]
 ANSWER_SECONDS = 5.0
 
 
@@ -52,6 +53,21 @@ def route() -> Any:
         return Response("there is no such report", status_code=404)
 
     return Route(f"/{PREFIX}/{{signed}}/{{file:path}}", page)
+
+
+def unframed(app: Any) -> Any:
+    """The application of Starlette, none of whose pages may be shown within another page: ports of one machine are one
+    site, so a page of another user's would show the signed-in UI, and have a person click in it."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        async def sent(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *NO_FRAME]
+            await send(message)
+
+        await app(scope, receive, sent)
+
+    return answer
 
 
 def _signed(folder: Path) -> str:

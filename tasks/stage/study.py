@@ -7,6 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from pydantic import field_validator
+
+from storage.run_directory import LATEST
 from tasks.stage.configuration import Configuration, execution, redeclare, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import Numerics, chosen
@@ -22,6 +25,13 @@ class StudyBase(Configuration):
     seed: int = scientific(42, ge=0, description="Seed of all that is drawn at random.")
     sweep_seeds: list[int] = execution([], description="Seeds of a sweep that names nothing to vary.")
     execution: Execution = execution(Execution(), description="How the work is done on this machine.")
+
+    @field_validator("name")
+    @classmethod
+    def _is_no_link(cls, name: str) -> str:
+        if name == LATEST:
+            raise ValueError(f"{LATEST} is what the link to the newest result is called: give another name")
+        return name
 
     CHANGED_FIRST: ClassVar[tuple[str, ...]] = ()
     """The keys that the form in the Prefect UI shows, in its order, such as `budget.epochs`; empty: all.

@@ -84,6 +84,13 @@ def test_a_name_of_the_web_that_was_made_to_mean_this_machine_is_refused(server:
     assert asked(server, path, True, Host="localhost:8080").status_code in (200, 404), "by a tunnel"
 
 
+@pytest.mark.parametrize("path", ["/", "/enter", "/api/hello", "/api/none", "/ratchet-report/0/x"])
+def test_no_page_is_shown_within_another_one(server: embedded.Server, path: str) -> None:
+    """A page on another port of this machine is of the same site: it could have a person click in the signed-in UI."""
+    headers = asked(server, path, True).headers
+    assert headers["x-frame-options"] == "DENY" and "frame-ancestors 'none'" in headers["content-security-policy"]
+
+
 SOCKETS = (
     "/task_runs/subscriptions/scheduled",
     "/logs/out",

@@ -69,6 +69,17 @@ def test_an_attempt_that_was_killed_does_not_raise_it(run):
     assert generations.current(run)["generation"] == 0
 
 
+@pytest.mark.parametrize("content", [{"x": 1}, {}, {"attempt": None}, {"attempt": "1"}, [1]])
+def test_a_record_that_says_no_attempt_is_named_and_ends_no_start(run, caplog, content):
+    end(begin(run), "check_failed")
+    file = run.attempts / "0001.json"
+    file.write_text(json.dumps(content))
+    end(begin(run), "crashed")
+    assert f"{file} cannot be read as the record of an attempt" in caplog.text
+    assert [record["attempt"] for record in attempts.records(run.attempts)] == [2]
+    generations.begin_anew(run)
+
+
 def test_a_start_that_a_dispatch_raised_it_for_is_not_counted_again_by_its_attempt(run):
     end(begin(run), "check_failed")
     assert generations.raised_for_dispatch(run, runs.INPUTS, "a person started it again") == 1

@@ -26,6 +26,7 @@ def test_a_report_that_was_shown_opens_in_a_sandbox_and_no_other_file_does(prefe
     page = httpx.get(base + link)
     assert page.text == "a run" and page.headers["content-type"].startswith("text/html")
     assert page.headers["content-security-policy"].startswith("sandbox ")
+    assert page.headers.get_list("content-security-policy")[1] == "frame-ancestors 'none'"
     assert "allow-same-origin" not in page.headers["content-security-policy"]
     assert httpx.get(base + link.replace("report.html", "attempts.html")).text == "attempts", "which it links"
     signed = link.split("/")[2]

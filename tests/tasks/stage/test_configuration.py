@@ -58,6 +58,11 @@ def test_a_stage_whose_execution_the_study_s_does_not_have_says_so(tmp_path) -> 
         Walk(tmp_path, "own", Execution())(stage, OwnConfig())
 
 
+def test_a_study_is_not_called_as_the_link_to_the_newest_result() -> None:
+    with pytest.raises(ValidationError, match="latest is what the link to the newest result is called"):
+        StudyBase(name="latest")
+
+
 def test_what_a_study_declares_a_stage_names_by_its_type_alone() -> None:
     """Seen: 55 fields of stages were described a second time, in other words."""
 
