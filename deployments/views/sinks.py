@@ -17,9 +17,12 @@ from typing import Any, Protocol
 from deployments.views.curves import TRAINING, VALIDATION, read_rows, rows_of, trivial_of
 from storage.errors import BadInput, install
 from storage.inside import inside
+from storage.names import Name
 from storage.run_directory import find_runs, read
 
 Row = dict[str, Any]
+SEARCHED = 50_000
+"""As many runs as MLflow gives at once."""
 
 
 class Writer(Protocol):
@@ -72,8 +75,9 @@ class MLflow:
         self._client = MlflowClient(f"sqlite:///{target.resolve()}/mlflow.db")
         known = self._client.get_experiment_by_name(study)
         number = known.experiment_id if known else self._client.create_experiment(study, str(target / "artifacts"))
-        for old in self._client.search_runs([number], f"attributes.run_name = '{name}'"):
-            self._client.delete_run(old.info.run_id)
+        for old in self._client.search_runs([number], max_results=SEARCHED):  # a filter would be made of the name
+            if old.info.run_name == name:
+                self._client.delete_run(old.info.run_id)
         self._run = self._client.create_run(number, run_name=name).info.run_id
         params = [Param(key, str(value)) for key, value in settings(path).items()]
         self._client.log_batch(self._run, params=params)
@@ -103,8 +107,9 @@ class WandB:
 
         place = path.relative_to(root)
         name = "-".join(place.parts)
-        for old in target.glob(f"wandb/offline-run-*-{name}"):
-            shutil.rmtree(old)
+        for old in target.glob(f"wandb/offline-run-*-{Name(name).pattern}"):
+            if old.name.split("-", 3)[3] == name:  # else of a study whose name ends so
+                shutil.rmtree(Name(f"wandb/{old.name}").path(target, is_folder=True))
         target.mkdir(parents=True, exist_ok=True)
         quiet = wandb.Settings(
             silent=True, console="off", x_disable_stats=True, x_disable_meta=True, disable_git=True, disable_code=True

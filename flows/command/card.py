@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,21 @@ from storage import durable, markers
 from storage.differences import leaves
 from storage.errors import BadInput
 from storage.inside import copy
+from storage.reading import json_value
 from storage.run_directory import RunDirectory, read
 
 MODEL = "model"
 MODEL_FILES = f"{MODEL}/"
+DATA = re.compile(r".*\.(safetensors|json|txt|model|jinja|gguf|onnx)")
+"""Files that are nothing but data: no code, which may be a stranger's, and no pickle, which runs code."""
+NAMES_CODE = ("auto_map", "custom_pipelines")
+"""Keys of a model's JSON that name a file of code to run."""
 
 
 def write_card(run: RunDirectory, folder: Path, page: str = "") -> str:
-    """Copies the model, each file held against its marker, and writes README.md. Returns what to type next.
+    """Copies the model's data, each file held against its marker, and writes README.md. Returns what to type next.
+
+    Code and pickles are left out and named; in JSON nothing names code, and the home is `~`.
 
     BadInput where the run is not finished, has no model, or the folder is there.
     """
@@ -33,14 +41,39 @@ def write_card(run: RunDirectory, folder: Path, page: str = "") -> str:
         raise BadInput(f"{run.path} has no {MODEL_FILES}: name the run of a training, as `ratchet list` shows it")
     if folder.exists():
         raise BadInput(f"{folder} is there already: name a new folder")
+    left_out = [name.removeprefix(MODEL_FILES) for name in files if not DATA.fullmatch(name)]
     for name, sha256 in files.items():
-        file = folder / name.removeprefix(MODEL_FILES)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        copy(run.path / MODEL, name.removeprefix(MODEL_FILES), folder, sha256)
+        if DATA.fullmatch(name):
+            copy(run.path / MODEL, name.removeprefix(MODEL_FILES), folder, sha256)
     if run.study_file.exists():
         copy(run.path, run.study_file.name, folder)
-    _card(run, page).save(folder / "README.md")
-    return f"read {folder / 'README.md'}, add a licence, then: hf upload YOU/NAME {shlex.quote(str(folder))}"
+    for file in folder.rglob("*.json"):
+        _clean(file)
+    (folder / "README.md").write_text(_without_home(str(_card(run, page))))
+    left = f"left out, as code and pickles are not handed on: {', '.join(left_out)}; " if left_out else ""
+    return f"{left}read {folder / 'README.md'}, add a licence, then: hf upload YOU/NAME {shlex.quote(str(folder))}"
+
+
+def _clean(file: Path) -> None:
+    """Takes out of a JSON file what names code and where this user's home is; any other stays as it is."""
+    data = file.read_bytes()
+    if file.name != "tokenizer.json" and any(word.encode() in data for word in (*NAMES_CODE, str(Path.home()))):
+
+        def cleaned(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: cleaned(own) for key, own in value.items() if key not in NAMES_CODE}
+            if isinstance(value, list):
+                return [cleaned(own) for own in value]
+            return _without_home(value) if isinstance(value, str) else value
+
+        try:
+            durable.write_json(file, cleaned(json_value(data, file)))
+        except ValueError as error:
+            raise BadInput(str(error)) from None
+
+
+def _without_home(text: str) -> str:
+    return re.sub(rf"{re.escape(str(Path.home()))}(?=/|\s|[\"',;:)]|$)", "~", text)
 
 
 def _card(run: RunDirectory, page: str) -> ModelCard:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,6 +143,56 @@ def test_without_its_library_a_command_says_what_to_install(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BadInput, match=rf"pip install --constraint constraints.txt --editable '\.\[{sink}\]'"):
         Sink(sink, root)
+
+
+class _Wandb:
+    """The library is none of the tests': what is made ready for it, and what is removed before, is ours."""
+
+    Settings = dict
+
+    @staticmethod
+    def init(**given: Any) -> Any:
+        return SimpleNamespace(log=lambda *_, **__: None, finish=lambda: None)
+
+
+def test_a_name_of_a_run_is_no_pattern_of_what_weights_and_biases_has(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", _Wandb)
+    for name in ("*", "mine", "[m]ine"):
+        (root / name / "train").mkdir(parents=True, exist_ok=True)
+        if name != "mine":
+            shutil.copytree(root / RUN, root / name / "train/0123456789ab")
+        _measured(root, ROWS, run=f"{name}/train/0123456789ab")
+    offline = tmp_path / "sink/wandb"
+    others = [f"offline-run-20260101_010101-{name}-train-0123456789ab" for name in ("x-mine", "a", "x*")]
+    for name in [*others, "offline-run-20260101_010101-mine-train-0123456789ab"]:
+        (offline / name).mkdir(parents=True)
+    assert Sink("wandb", root, tmp_path / "sink").update() == 3
+    assert sorted(folder.name for folder in offline.iterdir()) == sorted(others)
+    (tmp_path / "theirs/kept").mkdir(parents=True)
+    linked = offline / "offline-run-20260101_010102-mine-train-0123456789ab"
+    linked.symlink_to(tmp_path / "theirs")
+    with pytest.raises(BadInput, match="symbolic link"):
+        Sink("wandb", root, tmp_path / "sink").update()
+    assert (tmp_path / "theirs/kept").is_dir()
+
+
+def test_a_name_of_a_run_is_no_filter_of_what_mlflow_has(root: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow", reason="mlflow is not installed: it is the extra mlflow, and none of the tests'")
+    from mlflow import MlflowClient
+
+    odd = "mine/train/x' OR attributes.run_name != 'y"
+    shutil.copytree(root / RUN, root / odd)
+    for run in (RUN, odd):
+        _measured(root, ROWS, run=run)
+    for _ in range(2):
+        written = Sink("mlflow", root, tmp_path / "sink")
+        assert written.update() == 2
+        written.close()
+    client = MlflowClient(f"sqlite:///{tmp_path / 'sink'}/mlflow.db")
+    found = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+    assert sorted(run.info.run_name for run in found) == sorted([RUN, odd])
 
 
 def _of_mlflow(target: Path, tag: str) -> list[tuple[int, float]]:
