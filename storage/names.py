@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from storage.errors import BadInput
 from storage.inside import inside
+from storage.visible import visible
 
 Value = TypeVar("Value")
 
@@ -35,8 +36,8 @@ class Name:
 
     @property
     def code(self) -> str:
-        """A literal of Python and of JSON, in quotes, on one line."""
-        return json.dumps(self.given)
+        """A literal of Python in double quotes, on one line, without anything that cannot be seen."""
+        return visible(json.dumps(self.given, ensure_ascii=False))
 
     def __str__(self) -> str:
         return self.code

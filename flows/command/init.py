@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 from deployments.dag.page import load_page
 from flows.command import script_words
+from flows.command.script_words import ScriptWords
 from flows.command.terminal import show
 from storage.errors import BadInput
+from storage.names import Name
 
 PIECES = '''\
 """What is asked? This line describes the study."""
@@ -38,7 +41,7 @@ def NAME():
     return measure()
 '''
 SCRIPT = '''\
-"""SCRIPT, which goes on after a kill. This line describes the study."""
+"""ABOUT, which goes on after a kill. This line describes the study."""
 
 from typing import Annotated
 
@@ -46,10 +49,10 @@ import ratchet as r
 
 
 @r.stage()
-def train(run, script: Annotated[r.Script, r.knob("The script.")] = r.Script(path="SCRIPT")):
+def train(run, script: Annotated[r.Script, r.knob("The script.")] = r.Script(path=SCRIPTREADS)):
     """It runs in `run.scratch`, so files that it reads are named by their whole paths. docs/going-on.md has more."""
-    run.command(
-        "python",
+LOST    run.command(
+        FOLDER"python",
         script.path,WORDS
     )
     return {"ended": "exit code 0"}
@@ -60,16 +63,21 @@ def NAME():
     return train()
 '''
 STEPS = r"step (\d+) of (\d+)"
+NAME = "my_study"
+LOST = "Its checkpoint holds no generators: what it draws after a kill is other. With its state these lines keep them:"
 
 
 def init(options: argparse.Namespace) -> int:
     """Writes the file, and says what to do next. BadInput where it is there, or its name is no module's or taken."""
-    file = Path(f"{options.name.removesuffix('.py')}.py")
+    file = Path(f"{(options.name or NAME).removesuffix('.py')}.py")
+    if options.train_py and not options.name and file.exists():  # a second script has a name of its own
+        words = re.findall(r"\w+", options.train_py.stem.lower())
+        file = Path(f"{'_'.join([*words, 'study'])}.py")
     text, look = (_of_script(options.train_py), "look at what run.command gives it, then") if options.train_py else (
         PIECES, "next",
     )  # fmt: skip
     try:
-        with file.open("x") as opened:
+        with file.open("x", encoding="utf-8") as opened:
             opened.write(text.replace("def NAME()", f"def {file.stem}()"))
     except FileExistsError:
         raise BadInput(f"{file} is there already: give another name, such as `ratchet init {file.stem}_2`") from None
@@ -80,32 +88,77 @@ def init(options: argparse.Namespace) -> int:
     except BadInput:
         file.unlink()
         raise
-    return show(f"wrote {file}; {look}: ratchet run {file}")
+    lost = f"its checkpoint holds no generators: {file} has the lines that would keep them; " * (LOST in text)
+    return show(f"wrote {file}; {lost}{look}: ratchet run {file}")
 
 
 def _of_script(script: Path) -> str:
     """The study of a script, with the words, files and lines that the script's own text says that it has."""
     try:
-        tree = ast.parse(script.read_text())
+        with tokenize.open(script) as opened:  # in the encoding that it says
+            tree = ast.parse(opened.read())
+    except SyntaxError as error:
+        raise BadInput(f"--train-py {script}:{error.lineno or 1}: SyntaxError: {error.msg}") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"--train-py {script} cannot be read: {error}") from None
-    except SyntaxError as error:
-        raise BadInput(f"--train-py {script}:{error.lineno}: SyntaxError: {error.msg}") from None
     found = script_words.read(tree)
-    goes_on = found.checkpoint and found.resume
+    beside = [str(script.with_name(found.from_folder))] if found.from_folder else []
+    lost = [LOST, *(f"    {line}" for line in found.generators)] if found.goes_on and found.generators else []
+    parts = {
+        "SCRIPT": _code(str(script)),
+        "READS": f", reads={_list(beside)}" if beside else "",
+        "FOLDER": '"env", "-C", Path(script.path).parent, ' if beside else "",
+        "LOST": "".join(f"    # {line}\n" for line in lost),
+        "ABOUT": _code(str(script))[1:-1],
+        "WORDS": "".join(f"\n        {line}" for line in [*_words(found), *_arguments(found, script)]),
+    }
+    text = re.sub("|".join(parts), lambda one: parts[one[0]], SCRIPT)
+    return text.replace("from typing", "from pathlib import Path\nfrom typing", 1) if beside else text
+
+
+def _words(found: ScriptWords) -> Iterator[str]:
+    """What the script is given each time."""
+    yield from (f"{_code(word)}," for word in found.first)
+    if found.output.endswith("="):
+        yield f'f"{found.output}{{run.scratch}}",'
+    elif found.output:
+        yield from (f"{_code(found.output)},", "run.scratch,")
+    if found.required:
+        yield f"# it does not begin without: {', '.join(_code(one)[1:-1] for one in found.required)}"
+    if found.others:
+        yield f"# it takes {', '.join(found.others)} too"
+
+
+def _arguments(found: ScriptWords, script: Path) -> list[str]:
+    """What `run.command` is told of the script, and what it would have to be told."""
     resume = [found.resume or "--resume", *([] if found.resume_is_switch else ["{checkpoint}"])]
-    quote = "'" if '"' in found.progress else '"'
     lines = [
-        (goes_on, f'checkpoints="{found.checkpoint or "last.pt"}",', "what it goes on from, below run.scratch"),
-        (goes_on, f"resume={json.dumps(resume)},", "words that it is given then"),
-        (found.leaves, f"leaves={json.dumps(found.leaves or ['weights.pt'])},", "must be there at its end, an output"),
-        (found.progress, f"progress=r{quote}{found.progress or STEPS}{quote},", "it prints: steps done, and in all"),
+        (
+            found.goes_on,
+            f"checkpoints={_code(found.checkpoint or 'last.pt')}",
+            "what it goes on from, below run.scratch",
+        ),
+        (found.goes_on, f"resume={_list(resume)}", "words that it is given then"),
+        (found.leaves, f"leaves={_list(found.leaves or ['weights.pt'])}", "must be there at its end, an output"),
+        (found.progress, f"progress={_raw(found.progress or STEPS)}", "it prints: steps done, and in all"),
     ]
-    given = [f"{line}  # {what}" for there, line, what in lines if there]
-    missing = [f"# {line}  # {what}" for there, line, what in lines if not there]
-    if missing:
-        given += [f"# to fill in, as {script.name} does not tell it; without checkpoints a kill costs all:", *missing]
-    words = [f'"{found.output}",', "run.scratch,"] if found.output else []
-    words += [f"# it takes {', '.join(found.others)} too"] if found.others else []
-    parts = {"SCRIPT": str(script), "WORDS": "".join(f"\n        {line}" for line in [*words, *given])}
-    return re.sub("|".join(parts), lambda one: parts[one[0]], SCRIPT)
+    given = [f"{line},  # {what}" for there, line, what in lines if there]
+    if missing := [f"# {line},  # {what}" for there, line, what in lines if not there]:
+        name = _code(script.name)[1:-1]
+        given += [f"# to fill in, as {name} does not tell it; without checkpoints a kill costs all:", *missing]
+    return given
+
+
+def _list(words: list[str]) -> str:
+    return f"[{', '.join(map(_code, words))}]"
+
+
+def _code(text: str) -> str:
+    return Name(text).code
+
+
+def _raw(pattern: str) -> str:
+    """A pattern as a person writes it, where that can be."""
+    quote = "'" if '"' in pattern else '"'
+    plain = pattern.isprintable() and quote not in pattern and not pattern.endswith("\\")
+    return f"r{quote}{pattern}{quote}" if plain else _code(pattern)

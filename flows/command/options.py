@@ -51,7 +51,7 @@ def ratchet_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Arg
         return command
 
     init = add("init", "init:init", "write a file of a study of your own, to run at once and to change")
-    init.add_argument("name", metavar="NAME", nargs="?", default="my_study", help="of the study (default: my_study)")
+    init.add_argument("name", metavar="NAME", nargs="?", default="", help="of the study (default: my_study)")
     init.add_argument("--train-py", metavar="FILE", type=Path, help="a script that you have: it becomes the one stage")
     _add_studies(add)
     _add_runs(add)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SAVERS = ("save", "save_file", "savez", "dump", "save_pretrained", "save_model")
+FILE = re.compile(r"[\w./*-]*\w[\w.*-]*\.\w+|[\w./-]+\*")
 KEPT = re.compile(r"last|latest|check|ckpt|state|step|epoch|\*")
 VALUE, PADDED = "\0", "\1"
 STEP = re.compile(
@@ -36,9 +37,56 @@ class ScriptWords:
     """A pattern of a line that it prints, as of `run.command`."""
     others: list[str]
     """Its other options."""
+    required: tuple[str, ...] = ()
+    """Words and options that it does not begin without."""
+    first: tuple[str, ...] = ()
+    """Words that it is given before all others."""
+    from_folder: str = ""
+    """A file that it runs and looks for in its working folder."""
+    generators: tuple[str, ...] = ()
+    """Lines of code that would keep and set the generators which its checkpoint does not hold."""
+
+    @property
+    def goes_on(self) -> bool:
+        return bool(self.checkpoint and self.resume)
 
 
 def read(tree: ast.Module) -> ScriptWords:
+    """What the text says, and of three kinds of scripts what their library does."""
+    made = {_name(call.func): call for call, _ in _calls(tree)}
+    own = _by_arguments(tree)
+    if "HfArgumentParser" in made:
+        goes_on = "resume_from_checkpoint" in ast.unparse(tree) or "get_last_checkpoint" in made
+        resume, left = "--resume_from_checkpoint" * goes_on, ["model.safetensors"] * ("save_model" in made)
+        return replace(
+            own, output="--output_dir", resume=resume, resume_is_switch=False, checkpoint="checkpoint-*", leaves=left,
+            progress=r"(\d+)/(\d+) \[", required=tuple(_fields(tree)), generators=(),
+        )  # fmt: skip
+    if "LightningCLI" in made:
+        return ScriptWords(
+            "--trainer.default_root_dir", "--ckpt_path", False, "lightning_logs/version_*/checkpoints/*.ckpt", [],
+            r"Epoch (\d+)", ["--config", "--model", "--data"], first=("fit",),
+        )  # fmt: skip
+    if (run := made.get("exec")) and "configurator" in (opens := ast.unparse(run)):
+        known = [
+            one.targets[0].id
+            for one in tree.body
+            if isinstance(one, ast.Assign)
+            if isinstance(one.targets[0], ast.Name)
+        ]
+        resume = "--init_from=resume" if "init_from" in known and "resume" in ast.unparse(tree) else ""
+        bare = re.search(r"open\('([\w.]+)'\)", opens)
+        others = [
+            f"--{name}=" for name in known if name.islower() and name not in ("out_dir", "init_from", "config_keys")
+        ]
+        return replace(
+            own, output="--out_dir=" * ("out_dir" in known), resume=resume, resume_is_switch=True, others=others,
+            from_folder=bare[1] if bare else "",
+        )  # fmt: skip
+    return own
+
+
+def _by_arguments(tree: ast.Module) -> ScriptWords:
     options = {
         one.value: any(isinstance(key.value, ast.Constant) and key.value.value in (True, "store_true") for key in keys)
         for call, _ in _calls(tree)
@@ -53,10 +101,71 @@ def read(tree: ast.Module) -> ScriptWords:
     left = [name for name, at_the_end in saved.items() if at_the_end and name not in kept and not {*"*/"} & {*name}]
     printed = [found for call, _ in _calls(tree) if (found := STEP.search(_line(call))) and "'" not in found[0]]
     shown = next((found for found in printed if found[4]), next(iter(printed), None))
+    required = tuple(one for one in _required(tree) if one not in (output, resume))
     return ScriptWords(
         output, resume, options.get(resume, False), next(iter(kept), ""), left,
-        _pattern(shown) if shown else "", [one for one in options if one not in (output, resume)],
+        _pattern(shown) if shown else "", [one for one in options if one not in (output, resume, *required)],
+        required, generators=_generators(tree),
     )  # fmt: skip
+
+
+def _required(tree: ast.Module) -> Iterator[str]:
+    """Words of argparse that stand without an option, and options that are required."""
+    for call, _ in _calls(tree):
+        names = [one.value for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        if _name(call.func) == "add_argument" and names:
+            given = {key.arg: getattr(key.value, "value", None) for key in call.keywords}
+            word = not names[0].startswith("-") and given.get("nargs") not in ("?", "*")
+            yield from names[-1:] if word or given.get("required") is True else []
+
+
+def _fields(tree: ast.Module) -> Iterator[str]:
+    """The options of a script's own dataclasses that have no default."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(one) for one in node.decorator_list):
+            for field in node.body:
+                value = field.value if isinstance(field, ast.AnnAssign) else field
+                given = (
+                    {key.arg for key in value.keywords}
+                    if isinstance(value, ast.Call)
+                    else {"default"}
+                    if value
+                    else set()
+                )
+                if isinstance(field, ast.AnnAssign) and not given & {"default", "default_factory"}:
+                    yield f"--{ast.unparse(field.target)}"
+
+
+KEEPERS = {
+    "torch": ("{0}.get_rng_state()", "{0}.set_rng_state({1}.cpu())"),
+    "numpy": (
+        "[getattr(part, 'tolist', lambda: part)() for part in {0}.random.get_state()]",
+        "{0}.random.set_state(tuple({1}))",
+    ),
+    "random": ("{0}.getstate()", "{0}.setstate({1})"),
+}
+"""By library, what keeps the state of its generator in a checkpoint, also one of plain numbers, and what sets it."""
+
+
+def _generators(tree: ast.Module) -> tuple[str, ...]:
+    """None where the script keeps some already."""
+    called = {_name(call.func) for call, _ in _calls(tree)}
+    if called & {"get_rng_state", "get_rng_state_all", "getstate", "get_state", "bit_generator"}:
+        return ()
+    names = {
+        one.name: one.asname or one.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for one in node.names
+    }
+    of = {names[library]: how for library, how in KEEPERS.items() if library in names}
+    kept = ", ".join(how[0].format(name) for name, how in of.items())
+    sets = [how[1].format(name, f'state["generators"][{place}]') for place, (name, how) in enumerate(of.items())]
+    return (f'state["generators"] = [{kept}]', *sets) if of else ()
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _is_output(option: str) -> bool:
@@ -84,7 +193,7 @@ def _saved(tree: ast.Module) -> dict[str, bool]:
     """Patterns of the files that are saved, and whether that is at the end; of a renamed file its last name."""
     means: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id != "out_dir":
             means[node.targets[0].id] = node.value
         elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
             means[node.optional_vars.id] = node.context_expr
@@ -96,13 +205,15 @@ def _saved(tree: ast.Module) -> dict[str, bool]:
 
     found, renamed = dict[str, bool](), dict[str, str]()
     for call, within in _calls(tree):
-        of = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        of = _name(call.func)
         if of in SAVERS:
-            files = [one for one in map(name, call.args) if re.fullmatch(r"[\w./*-]*\w[\w.*-]*\.\w+|[\w./-]+\*", one)]
+            files = [one for one in map(name, call.args) if FILE.fullmatch(one)]
             found |= {one: not within for one in files}
         elif of in ("replace", "rename") and isinstance(call.func, ast.Attribute) and call.args:
             renamed[name([call.func.value, *call.args][-2])] = name(call.args[-1])
-    return {renamed.get(one, one): at_the_end for one, at_the_end in found.items()}
+    return {
+        renamed.get(one, one): at_the_end for one, at_the_end in found.items() if FILE.fullmatch(renamed.get(one, one))
+    }
 
 
 def _path(node: ast.expr, means: dict[str, ast.expr], deep: int) -> str:
@@ -124,7 +235,7 @@ def _path(node: ast.expr, means: dict[str, ast.expr], deep: int) -> str:
 
 def _line(call: ast.Call) -> str:
     """What a call of print or of a logger prints, with VALUE or PADDED for its values."""
-    of = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    of = _name(call.func)
     return " ".join(map(_text, call.args)) if of in ("print", "info", "write") else ""
 
 
@@ -135,6 +246,8 @@ def _text(node: ast.expr) -> str:
         return "".join(map(_text, node.values))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
         return _text(node.left)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        return re.sub(r"\{[^{}]*\}", lambda one: PADDED if ":" in one[0] else VALUE, _text(node.func.value))
     width = ast.unparse(node.format_spec) if isinstance(node, ast.FormattedValue) and node.format_spec else ""
     return "?" if re.search("[,.]", width) else PADDED if width else VALUE
 
