@@ -19,7 +19,7 @@ import yaml
 from storage.errors import BadInput, cut
 
 JSON_BYTES, MANIFEST_BYTES = 16 * 2**20, 64 * 2**20
-"""A marker of 1,000 files has 0.3 MB; the manifest of an export of 100,000 files 20 MB."""
+"""A marker of 1,000 files has 0.3 MB; the manifest of an export of 100,000 files 20 MB, and a long table 10 MB."""
 YAML_BYTES = 256 * 2**10
 """The bound of a file, and of its content with aliases expanded; a study has 10 kB."""
 ROWS_BYTES = 2**30
@@ -54,6 +54,11 @@ def read_bytes(path: Path, at_most: int | None = JSON_BYTES) -> bytes:
         if at_most is not None and size > at_most:
             raise ValueError(f"{path} has more than {at_most:,} bytes, as no file of ours has: it is not read")
         return file.read(size)
+
+
+def read_text(path: Path) -> str:
+    """The text of a table, or another file that is shown as a whole; raises OSError or ValueError."""
+    return read_bytes(path, MANIFEST_BYTES).decode("utf-8-sig")
 
 
 def end_of(path: Path, at_most: int) -> bytes:

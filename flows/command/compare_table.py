@@ -13,6 +13,7 @@ from typing import Any
 
 from storage.differences import leaves
 from storage.errors import BadInput
+from storage.reading import read_text
 from tasks.findings.comparison_table import arm_table, comparison_table, in_words, test_table
 from tasks.findings.numbers import p_value
 from tasks.findings.statistics.comparison import (
@@ -218,15 +219,14 @@ def _values(file: Path, asked: Asked) -> tuple[str, dict[str, dict[str, float]]]
 def _rows(file: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """The header, and each row with its line."""
     try:
-        with file.open(newline="", encoding="utf-8-sig") as opened:
-            reader = csv.DictReader(opened, strict=True)
-            header = [name or "" for name in reader.fieldnames or []]
-            rows = []
-            for row in reader:
-                if None in row or None in row.values():
-                    raise BadInput(f"{file}, line {reader.line_num}: {len(header)} columns are wanted, as in its head")
-                rows.append((reader.line_num, {name: text.strip() for name, text in row.items()}))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(read_text(file), newline=""), strict=True)
+        header = [name or "" for name in reader.fieldnames or []]
+        rows = []
+        for row in reader:
+            if None in row or None in row.values():
+                raise BadInput(f"{file}, line {reader.line_num}: {len(header)} columns are wanted, as in its head")
+            rows.append((reader.line_num, {name: text.strip() for name, text in row.items()}))
+    except (OSError, ValueError, csv.Error) as error:
         raise BadInput(f"{file} cannot be read as CSV: {error}") from None
     if not rows:
         raise BadInput(f"{file} has no rows: it wants a head and a line for each arm and seed")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from flows.command.script_words import ScriptWords
 from flows.command.terminal import show
 from storage.errors import BadInput
 from storage.names import Name
+from storage.reading import read_bytes
 
 PIECES = '''\
 """What is asked? This line describes the study."""
@@ -95,8 +95,7 @@ def init(options: argparse.Namespace) -> int:
 def _of_script(script: Path) -> str:
     """The study of a script, with the words, files and lines that the script's own text says that it has."""
     try:
-        with tokenize.open(script) as opened:  # in the encoding that it says
-            tree = ast.parse(opened.read())
+        tree = ast.parse(read_bytes(script))  # in the encoding that it says
     except SyntaxError as error:
         raise BadInput(f"--train-py {script}:{error.lineno or 1}: SyntaxError: {error.msg}") from None
     except (OSError, ValueError) as error:

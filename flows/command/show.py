@@ -23,11 +23,11 @@ from deployments.dag.page import load_page
 from deployments.dag.sources import is_house_page
 from deployments.dag.walk import Walk
 from deployments.views.listing import date, ended_at, headline_of, shown_first, standing
-from storage import attempts, locks
+from storage import attempts, locks, markers
 from storage.errors import BadInput
 from storage.inside import inside
 from storage.lineage import Lineages
-from storage.reading import last_lines
+from storage.reading import last_lines, read_text
 from storage.run_directory import RunDirectory, read
 from tasks.findings.again import WHERE, as_argument
 from tasks.stage import outcome
@@ -126,8 +126,8 @@ def tables_of(run: RunDirectory) -> str:
     if not names:
         raise BadInput(f"{run.path}: this run has no table")
     try:
-        return "\n".join(inside(run.path, name).read_text() for name in names)
-    except OSError as error:
+        return "\n".join(read_text(markers.output(run, name)) for name in names)
+    except (OSError, ValueError) as error:
         raise BadInput(f"{run.path}: its table cannot be read: {error}") from None
 
 

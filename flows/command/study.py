@@ -20,6 +20,7 @@ from flows.command.terminal import OUT, refuse, show, show_json, show_markdown
 from storage import attempts, generations, markers
 from storage.checkpoints import furthest
 from storage.errors import BadInput, Held, did_you_mean
+from storage.reading import read_text
 from tasks.stage import outcome
 from tasks.stage.progress import duration
 from tasks.training.unlearned import unlearned
@@ -287,7 +288,7 @@ def _show_answer(handle: Handle, end: str) -> None:
         numbers = first_values(result)
     elif not verdict:
         for name in tables:
-            show_markdown(OUT, markers.output(handle.run, name).read_text())
+            show_markdown(OUT, read_text(markers.output(handle.run, name)))
     if verdict:
         show(verdict, style="bold")
     for number in numbers:

@@ -149,6 +149,11 @@ def told(root: Path) -> dict[str, str]:
     pipe(taken / "index.html")
     one, other = sorted((root / "study-9" / "train").iterdir())
     unreadable = next(run for run in (root / "study-1" / "train").iterdir() if not (run / "stage.json").is_file())
+    csv_files = {name: root.parent / name for name in ("pipe.csv", "zero.csv", "large.csv")}
+    pipe(csv_files["pipe.csv"])
+    device(csv_files["zero.csv"])
+    csv_files["large.csv"].touch()
+    os.truncate(csv_files["large.csv"], 8 * 2**30)
     commands: dict[str, list[Any]] = {
         "list": ["list", root],
         "index": ["index", root],
@@ -159,6 +164,12 @@ def told(root: Path) -> dict[str, str]:
         "export of one": ["export", root, root.parent / "one", "--study", "signed-4"],
         "compare": ["compare", one, other],
         "show": ["show", other],
+        "compare a pipe": ["compare", csv_files["pipe.csv"]],
+        "compare a device": ["compare", csv_files["zero.csv"]],
+        "compare 8 GB": ["compare", csv_files["large.csv"]],
+        "show a table of 8 GB": ["show", _with_table(root.parent / "tables", 8 * 2**30), "--table"],
+        "show a table that is not listed": ["show", _with_table(root.parent / "unlisted", 10, listed=False), "--table"],
+        "init of a pipe": ["init", "theirs", "--train-py", csv_files["pipe.csv"]],
         "show a pipe": ["show", unreadable, "--root", root],
     }
     return dict(zip(commands, answers(*commands.values()), strict=True))
@@ -186,6 +197,29 @@ def test_one_bad_run_directory_stops_no_verify_and_is_pruned_and_exported_by_non
     assert told["verify"].count("REFUSED ") >= 6 and "would be freed" in told["prune"]
     assert "nothing was exported" in told["export"] and told["export"].endswith("exit code 1")
     assert "files in" in told["export of one"]
+
+
+def _with_table(root: Path, size: int, listed: bool = True) -> Path:
+    """A run that names a table, as anybody may write, whose marker does not verify every byte here."""
+    run = finished(root, 0, tables=["large.md"])
+    (run.path / "large.md").touch()
+    os.truncate(run.path / "large.md", size)
+    marker = durable.read_json(run.marker_file)
+    marker["outputs"] |= {"large.md": {"sha256": "0" * 64, "size": size, "mtime_ns": 0, "inode": 0}} if listed else {}
+    durable.write_json(run.marker_file, marker)
+    return run.path
+
+
+def test_what_has_no_end_is_not_read_to_its_end(told: dict[str, str]) -> None:
+    for name, said in {
+        "compare a pipe": "a pipe, a socket or a device",
+        "compare a device": "a pipe, a socket or a device",
+        "compare 8 GB": "has more than 67,108,864 bytes",
+        "show a table of 8 GB": "has more than 67,108,864 bytes",
+        "show a table that is not listed": "is no output that the marker",
+        "init of a pipe": "a pipe, a socket or a device",
+    }.items():
+        assert said in told[name] and told[name].endswith("exit code 2"), (name, told[name])
 
 
 def test_a_bad_run_directory_that_is_named_is_a_sentence(told: dict[str, str]) -> None:
