@@ -17,7 +17,8 @@
 #                   not writable by others unless sticky, as munge demands it
 #   CLUSTER_PORT    20000   first of 20 ports: the controller's, then one for each node; the last two for accounting
 #   CLUSTER_NODES   2       CLUSTER_CPUS 8   CLUSTER_MEM 16000 (MiB)   CLUSTER_GPUS 2    of each node; may exceed ours
-#   CLUSTER_CGROUP  0       1: memory is limited by cgroups (root, cgroup v1), else by sampling every 2 s
+#   CLUSTER_CGROUP          1: processes are tracked and memory is limited by cgroups, as at most sites; 0: by their
+#                           parents, and by sampling every 2 s. 1 where it can be (root, cgroup v1)
 #   CLUSTER_DBD     0       1: slurmdbd on a MariaDB of its own, so that sacct answers
 #   CLUSTER_EXTRA           more lines of slurm.conf, \n between them; a key given again wins over the one below
 set -u
@@ -33,9 +34,18 @@ LOCKED_BY_ANOTHER=75
 say() { printf 'cluster: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
+can_cgroup() { # of this machine
+    local part
+    for part in freezer memory; do
+        [ "$ME" = root ] && [ -w /sys/fs/cgroup/$part ] && grep -q " /sys/fs/cgroup/$part cgroup " /proc/mounts ||
+            { echo 0; return; }
+    done
+    echo 1
+}
+
 settings() { # of the running cluster where there is one, else what the environment asks for
     PORT=${CLUSTER_PORT:-20000} NODES=${CLUSTER_NODES:-2} CPUS=${CLUSTER_CPUS:-8} MEM=${CLUSTER_MEM:-16000}
-    GPUS=${CLUSTER_GPUS:-2} CGROUP=${CLUSTER_CGROUP:-0} DBD=${CLUSTER_DBD:-0} EXTRA=${CLUSTER_EXTRA:-}
+    GPUS=${CLUSTER_GPUS:-2} CGROUP=${CLUSTER_CGROUP:-$(can_cgroup)} DBD=${CLUSTER_DBD:-0} EXTRA=${CLUSTER_EXTRA:-}
     # shellcheck disable=SC1090
     [ "$1" = asked ] || [ ! -r "$NOTED" ] || . "$NOTED"
     DBD_PORT=$((PORT + 18)) DB_PORT=$((PORT + 19))
@@ -140,6 +150,7 @@ SlurmctldTimeout=30
 SlurmdTimeout=300
 KillWait=30
 MinJobAge=300
+FirstJobId=$((PORT * 1000))  # jobs of two clusters on this machine would be in one cgroup
 MessageTimeout=10
 UnkillableStepTimeout=120
 ReturnToService=2
@@ -347,8 +358,8 @@ down() {
     end slurmdbd 10
     end mariadbd 30
     end munged 5
-    # slurmd leaves its cgroups behind, empty
-    [ "$CGROUP" = 0 ] || for name in $(nodes); do
+    # slurmd leaves its cgroups behind, empty; another cluster may be about to use them
+    [ "$CGROUP" = 0 ] || pgrep -x slurmd >/dev/null || for name in $(nodes); do
         find /sys/fs/cgroup/*/slurm_"$name" -depth -type d -exec rmdir {} + 2>/dev/null
     done
     return 0

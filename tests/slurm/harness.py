@@ -291,6 +291,20 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def processes_of(job: str, keepers: bool = False) -> list[int]:
+    """The processes of a job: its shell, srun and the stage; with `keepers` those of SLURM that keep them, too."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (command := (folder / "cmdline").read_bytes()).startswith(b"slurmstepd"):
+                ours = keepers and command.startswith(f"slurmstepd: [{job}.".encode())
+            else:
+                ours = f"SLURM_JOB_ID={job}".encode() in (folder / "environ").read_bytes().split(b"\0")
+            if ours:
+                found.append(int(folder.name))
+    return found
+
+
 def _below(pid: int) -> list[int]:
     """Handles of all processes that descend from this one: a handle never means another process that came later."""
     parents: dict[int, int] = {}
@@ -461,10 +475,7 @@ class Bench:
         # the toy is no part of the source that a job is given: it is found here, and nothing else of the checkout is
         (self.folder / "path").mkdir(exist_ok=True)
         (self.folder / "path" / "tests").symlink_to(REPOSITORY / "tests")
-        of_numbers = [
-            name for name in os.environ if name.startswith(("OPENBLAS_", "MKL_"))
-        ]  # by which kernels are chosen, and so bytes
-        site["resources"]["pass_environment"] = ["PYTHONPATH", *of_numbers]
+        site["resources"]["pass_environment"] = ["PYTHONPATH"]
         self.site.write_text(yaml.safe_dump(site))
         self.environment = self.cluster.environment | {
             "PREFECT_API_URL": self.address,

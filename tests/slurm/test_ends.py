@@ -11,10 +11,15 @@ from typing import Any
 
 import pytest
 
+from deployments.dag.page import load_page
 from deployments.slurm.cluster.client import SlurmCommands
+from deployments.slurm.study.follow import Follower
+from deployments.slurm.study.study import SlurmStudy
+from storage.run_directory import read
 from tasks.stage.outcome import END_STATES
 from tests.slurm import toy
-from tests.slurm.harness import PROMISED_SECONDS, Bench, Dispatched, parent
+from tests.slurm.harness import PROMISED_SECONDS, Bench, Dispatched, processes_of
+from tests.slurm.test_continue import digest_of_a_run_here
 from tests.storage.runs import small_disk
 
 pytestmark = pytest.mark.slurm_long
@@ -103,14 +108,20 @@ def test_a_job_whose_processes_are_killed_goes_on_from_its_checkpoint(bench: Ben
     os.kill(one.record()["pid"], signal.SIGKILL)
     one.job("RUNNING", number=2)
     bench.until("the second job trains", lambda: len(one.records()) == 2 and one.step() > reached(one))
-    for pid in (one.record()["pid"], parent(one.record()["pid"])):  # the batch shell too
-        os.kill(pid, signal.SIGKILL)
+    kill(processes_of(one.job(number=2)))  # the batch shell too
     one.go_on()
     one.run.wait("Completed")
     assert len(one.submissions()) == 3
     began_at = [record["began_at"][0] for record in one.records()]
     assert 0 == began_at[0] < began_at[1] < began_at[2], began_at
     assert [entry.end.diagnosis.level for entry in one.submissions() if entry.end][:2] == ["error"] * 2
+
+
+def kill(processes: list[int]) -> None:
+    assert processes
+    for pid in processes:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def reached(one: Dispatched) -> int:
@@ -125,15 +136,14 @@ def test_a_node_that_fails_is_avoided_by_the_next_job(
     bench = own_bench(extra="SlurmdTimeout=30" if how == "dies" else "")  # after which a node counts as dead
     one = bench.dispatch(tmp_path / "runs", pauses=True)
     one.training_began()
-    job, pid = one.job("RUNNING"), one.record()["pid"]
+    job = one.job("RUNNING")
     node = bench.cluster.slurm("squeue", "-h", "-j", job, "-o", "%N")
     if how == "operator":
         bench.cluster.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     else:
         # nothing of a dead node lives on: not the daemon, not the one that keeps the job and would tell of its end
         bench.cluster.script("kill-node", node)
-        for victim in (parent(parent(pid)), parent(pid), pid):
-            os.kill(victim, signal.SIGKILL)
+        kill(processes_of(job, keepers=True))
     one.job("RUNNING", number=2)
     one.go_on()
     one.run.wait("Completed")
@@ -157,6 +167,70 @@ def test_a_preempted_job_goes_on(bench: Bench, tmp_path: Path) -> None:
     assert len(one.submissions()) == 2
     assert "AwaitingRetry" in one.run.history() and "Crashed" not in one.run.history()
     assert one.records()[1]["began_at"][0] > 0
+
+
+GUEST = """
+import ratchet as r
+
+@r.stage(needs="cpu", torch=False)
+def script(run):
+    run.command("python", {script!r}, checkpoints="step*.txt", resume=["{{checkpoint}}"], leaves=["out.txt"])
+    return {{}}
+
+@r.study
+def guest():
+    return script()
+"""
+SCRIPT = """
+import signal, sys, time
+from pathlib import Path
+
+def save(*_):
+    Path(f"step{step}.txt").write_text(str(step))
+    sys.exit(143)
+
+step = int(Path(sys.argv[1]).read_text()) if sys.argv[1:] else 0
+signal.signal(signal.SIGTERM, save)
+while step < 9:
+    step += 1
+    while step == 5 and not sys.argv[1:]:
+        Path("waits").touch()
+        time.sleep(0.1)
+Path("out.txt").write_text(f"went on from {sys.argv[1:]}")
+"""
+
+
+def test_a_stage_and_a_guests_script_hear_that_they_are_preempted_and_lose_no_step(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """The grace begins with a SIGTERM that SLURM sends to steps alone, with cgroups to no child of the job's shell."""
+    (tmp_path / "guest.py").write_text(GUEST.format(script=str(tmp_path / "script.py")))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    page, resources = load_page(str(tmp_path / "guest.py")), {"partition": "low", "cpus": 4, "exclude": ["n2"]}
+    study = page.model(name="guest", execution=toy.HOW.model_copy(update={"resources": {"all": resources}}))
+    slurm = SlurmStudy.at_site(page, study, str(tmp_path / "runs"))
+    Follower(slurm).start()
+    guest, scratch = slurm.handles[0].run, slurm.handles[0].run.path / "scratch"
+    seldom = toy.HOW.model_copy(update={"checkpoint_every_steps": None, "checkpoint_every_seconds": 3600.0})
+    one = bench.dispatch(tmp_path / "runs", resources=resources, pauses=True, execution=seldom)
+
+    def step() -> int:
+        return int(read(one.training.run.progress_file).get("step") or 0)
+
+    bench.cluster.slurm("scontrol", "update", "partitionname=low", "gracetime=3600")
+    try:
+        bench.until("both are at work", lambda: step() and (scratch / "waits").exists())
+        bench.cluster.slurm("sbatch", "-p", "high", "-w", "n1", "-c", "8", "-t", "1", "-o", "/dev/null", "--wrap", "")
+        one.job("FAILED", seconds=PROMISED_SECONDS)  # not PREEMPTED: it ended in time, by itself
+    finally:
+        bench.cluster.slurm("scontrol", "update", "partitionname=low", "gracetime=0")
+    one.go_on()
+    one.run.wait("Completed")
+    bench.until("the guest is finished", (guest.path / "COMPLETE.json").exists)
+    first, second = one.records()
+    assert (first["end_state"], second["began_at"][0]) == ("sigterm", 2), "the step that it was in is saved"
+    assert one.digest == digest_of_a_run_here(tmp_path / "here")
+    assert (scratch / "out.txt").read_text().endswith("step5.txt']"), bench.told()
 
 
 def test_a_job_that_is_requeued_by_hand_is_refused_by_slurm(bench: Bench, tmp_path: Path) -> None:
@@ -188,10 +262,10 @@ def test_a_job_that_an_operator_requeues_is_shown_as_waiting_until_it_runs_again
 def test_a_job_that_needs_more_memory_than_it_asked_for_is_given_more_once(
     cgroup: int, own_bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
-    """With cgroups SLURM says OUT_OF_MEMORY; without, FAILED, and only the log tells why."""
+    """SLURM says FAILED of a job whose step was killed so, with cgroups and without, and only the log tells why."""
     bench = own_bench(nodes=1, cgroup=cgroup)
     one = bench.dispatch(tmp_path / "runs", resources={"memory_gb": 1}, pauses=True, memory_mb=900)
-    one.job("OUT_OF_MEMORY" if cgroup else "FAILED")
+    one.job("FAILED")
     one.go_on()
     one.run.wait("Completed")
     first, second = one.submissions()

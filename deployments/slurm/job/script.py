@@ -90,6 +90,7 @@ def sbatch_text(job: JobText) -> str:
         seconds=60 * job.resources.time_limit_minutes,
         directory=shlex.quote(str(job.directory)),
         setup_failed=SETUP_FAILED,
+        cpus=job.resources.cpus,
         command=shlex.join(job.command),
     )
 
@@ -137,9 +138,14 @@ export RATCHET_DEADLINE="$end"
 echo "ratchet: job $job on $SLURMD_NODENAME, $(date '+%F %T'), GPU ${{CUDA_VISIBLE_DEVICES:-none}}"
 
 cd {directory} || exit {setup_failed}
-# TERM reaches the stage by itself; this shell only waits for it.
-trap : TERM
-{command} &
+# As a step of the job the stage hears SIGTERM: with cgroups SLURM sends it to no child of this shell, and the one that
+# begins a preemption's grace to steps alone. srun would take it for an order to kill, and gets none from here.
+step="srun --ntasks=1 --cpus-per-task=${{SLURM_CPUS_PER_TASK:-{cpus}}} --overlap --cpu-bind=none"
+step="$step --export=ALL --unbuffered"
+command -v srun >/dev/null || step=""
+stage=""
+trap '[[ -n "$step" ]] || kill -TERM "$stage"' TERM
+$step {command} &
 stage=$!
 while kill -0 "$stage" 2>/dev/null; do wait "$stage"; done
 wait "$stage"  # again: a wait that a trap broke off gives the trap's code

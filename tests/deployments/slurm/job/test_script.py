@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -94,9 +95,14 @@ export RATCHET_DEADLINE="$end"
 echo "ratchet: job $job on $SLURMD_NODENAME, $(date '+%F %T'), GPU ${CUDA_VISIBLE_DEVICES:-none}"
 
 cd /runs/.sources/9f2c || exit 71
-# TERM reaches the stage by itself; this shell only waits for it.
-trap : TERM
-/envs/ratchet/bin/python -m flows.stage '--study-file=/runs/my study.json' &
+# As a step of the job the stage hears SIGTERM: with cgroups SLURM sends it to no child of this shell, and the one that
+# begins a preemption's grace to steps alone. srun would take it for an order to kill, and gets none from here.
+step="srun --ntasks=1 --cpus-per-task=${SLURM_CPUS_PER_TASK:-8} --overlap --cpu-bind=none"
+step="$step --export=ALL --unbuffered"
+command -v srun >/dev/null || step=""
+stage=""
+trap '[[ -n "$step" ]] || kill -TERM "$stage"' TERM
+$step /envs/ratchet/bin/python -m flows.stage '--study-file=/runs/my study.json' &
 stage=$!
 while kill -0 "$stage" 2>/dev/null; do wait "$stage"; done
 wait "$stage"  # again: a wait that a trap broke off gives the trap's code
@@ -207,7 +213,8 @@ class Played:
 
     def __init__(self, folder: Path, body: str = "exit 0", squeue: str = "exit 1", **facts: Any) -> None:
         self.folder = folder
-        for name, lines in {"stage": body, "squeue": squeue}.items():
+        srun = 'echo "$@" > "$HOME/step"; while [[ $1 == --* ]]; do shift; done; exec "$@"'
+        for name, lines in {"stage": body, "squeue": squeue, "srun": srun}.items():
             file = folder / name
             file.write_text(f"#!/bin/bash\n{lines}\n")
             file.chmod(0o755)
@@ -317,16 +324,28 @@ def test_usr1_during_the_setup_is_not_the_end(tmp_path: Path) -> None:
     assert process.returncode == 75, "the stage finds the note when it begins"
 
 
-def test_term_does_not_end_the_shell_before_the_stage(tmp_path: Path) -> None:
-    """At a time limit SLURM sends TERM to every process: the stage saves, and its code is the job's."""
-    played = Played(tmp_path, "trap 'sleep 0.3; touch saved; exit 75' TERM; touch begun; while :; do sleep 0.02; done")
-    process = played.start()
+@pytest.mark.parametrize("step", [True, False])
+def test_a_stage_hears_a_term_once_from_slurm_as_a_step_and_from_the_shell_where_there_is_no_srun(
+    tmp_path: Path, step: bool
+) -> None:
+    """The shell waits for the stage to save, and its code is the job's."""
+    body = "trap 'echo >> heard; touch saving' TERM; touch begun; while [ ! -e saved ]; do sleep 0.02; done; exit 75"
+    played = Played(tmp_path, body)
+    if not step:
+        (tmp_path / "srun").unlink()
+        for name in ("bash", "date", "rm", "sleep", "touch"):  # a machine without SLURM
+            (tmp_path / name).symlink_to(str(shutil.which(name)))
+    process = played.start(**({} if step else {"PATH": str(tmp_path)}))
     played.wait_for("begun")
     (child,) = (int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
-    for pid in (process.pid, child):
-        os.kill(pid, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGTERM)
+    if step:
+        os.kill(child, signal.SIGTERM)
+        assert "--ntasks=1 --cpus-per-task=1 " in (tmp_path / "step").read_text()
+    played.wait_for("saving")
+    (tmp_path / "saved").touch()
     process.communicate(timeout=300)
-    assert process.returncode == 75 and (tmp_path / "saved").exists()
+    assert process.returncode == 75 and (tmp_path / "heard").read_text() == "\n"
 
 
 @pytest.mark.parametrize(
