@@ -202,7 +202,7 @@ def _open(
     }
     # an earlier version also wrote fields on which no byte of the stage depends; one that is not compiled says nothing
     keys = {**current, "compile": ""} if here.numerics.compiles else current
-    compared = {key: [last.get(key), current.get(key)] for key in keys}
+    compared = {key: [last.get(key), current.get(key)] for key in keys if key != "environment" or key in last}
     if "numerics" in first and (changes := {key: both for key, both in compared.items() if both[0] != both[1]}):
         if not config.execution.allow_numerics_change:
             raise BadInput(

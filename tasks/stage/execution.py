@@ -15,7 +15,7 @@ class Execution(Configuration):
         "cpu",
         description="auto takes a GPU where there is one and it is faster; cuda fails where there is none.",
     )
-    cpu_threads: int = execution(2, ge=1, description="Threads of torch on the CPU; part of the numerics.")
+    cpu_threads: int = execution(2, ge=1, description="Threads of torch, NumPy and their libraries: numerics.")
     deterministic: bool = execution(True, description="Deterministic algorithms only; part of the numerics.")
     micro_batch_examples: int = execution(
         8, ge=1, description="Examples in one training forward pass; accumulated up to the effective batch."

@@ -24,6 +24,17 @@ WORKSPACES, HOPPERS_OWN = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 """The memory of cuBLAS for matrix products; this much makes them deterministic. Torch's default on Hopper is as
 much."""
 
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+"""Among so many threads the libraries part a sum: each stage sets them, from its `cpu_threads`."""
+ENVIRONMENT = (
+    *("OPENBLAS_CORETYPE", "BLIS_ARCH_TYPE", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE"),
+    *("MKL_DYNAMIC", "MKL_THREADING_LAYER", "MKL_DOMAIN_NUM_THREADS", "OMP_DYNAMIC", "OMP_SCHEDULE"),
+    *("OMP_THREAD_LIMIT", "ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "GLIBC_TUNABLES"),
+    *("DNNL_DEFAULT_FPMATH_MODE", "ONEDNN_DEFAULT_FPMATH_MODE", "NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES"),
+    *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+)
+"""Variables by which libraries choose their kernels, and so the last bits: part of the numerics, and given to jobs."""
+
 DRIVER = Path("/proc/driver/nvidia/version")
 
 LAUNCH_BOUND = 17e6
@@ -63,12 +74,21 @@ def is_within(change: Mapping[str, Any]) -> bool:
     return "from_step" in change
 
 
+def environment() -> dict[str, str]:
+    """The variables of ENVIRONMENT that are set."""
+    return {name: value for name in ENVIRONMENT if (value := os.environ.get(name))}
+
+
 def prepare(declared: Numerics, execution: Execution, seed: int) -> dict[str, Any]:
     """Seeds every generator of this process, sets up torch for a stage that uses it, and returns the numerics.
 
     Two attempts with equal numerics produce equal bytes. Raises BadInput when cuda is asked for but missing.
     """
+    os.environ |= dict.fromkeys(THREADS, str(execution.cpu_threads))  # for what is loaded, or started, from now on
     import numpy as np
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(execution.cpu_threads)  # for what is loaded already
 
     # both must be set before any stage of this process loads torch. Waiting OpenMP threads sleep, or they would starve
     # whatever shares the cores (a step took twice as long beside one busy process); the partition of the work, and so
@@ -79,6 +99,7 @@ def prepare(declared: Numerics, execution: Execution, seed: int) -> dict[str, An
     np.seterr(divide="warn", over="warn", under="ignore", invalid="warn")  # a stage before may have set others
     return {
         **(_prepare_torch(execution, seed) if declared.torch else {}),
+        "environment": ", ".join(f"{name}={value}" for name, value in environment().items()) or "none",
         **({"compile": execution.compile} if declared.compiles and execution.compile != "none" else {}),
         **{name: getattr(execution, name) for name in declared.fields},
         **{name: version_of(name) for name in declared.packages},

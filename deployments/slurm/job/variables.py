@@ -26,6 +26,7 @@ from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.job.plan import Plan
 from storage import reading
 from storage.errors import BadInput
+from tasks.stage import numerics
 from tasks.stage.validation import listed
 
 OPEN = re.compile(
@@ -129,7 +130,7 @@ def plan_of(
         command=command(configuration.command or "", parameters),
         directory=Path(configuration.directory or site.root),
         resources=resources,
-        environment=environment,
+        environment=numerics.environment() | environment,
         automatic=automatic,
         state_id=state_id,
         array_tasks=site.array_tasks if parameters.get("study_file") else None,

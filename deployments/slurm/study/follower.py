@@ -20,6 +20,7 @@ from deployments.slurm.cluster.partitions import Cluster, read_cluster
 from deployments.slurm.cluster.site import VARIABLE, Resources, Site, folder_of_pool
 from deployments.slurm.job.script import JobText, sbatch_text
 from storage import durable
+from tasks.stage import numerics
 
 FOLLOW = "follow"
 """Name of its resources among the site's `stages`."""
@@ -93,7 +94,7 @@ class FollowerJob:
                 self.log,
                 self.folder / "follow.stop",
                 resources_of(self._site, read_cluster()),
-                site,
+                numerics.environment() | site,
                 [*after],
                 comment="follows studies, and submits their jobs",
             )

@@ -180,7 +180,40 @@ def test_a_stage_that_says_nothing_is_taken_to_train() -> None:
         pass
 
     found = numerics.prepare(Silent.numerics, Execution(cpu_threads=1), 0)
-    assert list(found) == ["device", "device_model", "cpu_threads", "deterministic", "torch", "micro_batch_examples"]
+    of_torch = ["device", "device_model", "cpu_threads", "deterministic", "torch"]
+    assert list(found) == [*of_torch, "environment", "micro_batch_examples"]
+
+
+@pytest.mark.parametrize("loaded", ["sys", "numpy, scipy.linalg, torch"])
+def test_numpy_works_with_the_threads_of_the_stage_whatever_the_shell_says_and_was_loaded_before(loaded: str) -> None:
+    """Sums are parted among them: a job's cores, or OMP_NUM_THREADS of a shell, decided on the last bits."""
+    code = f"""
+import {loaded}, os
+from tasks.stage import numerics
+from tasks.stage.execution import Execution
+numerics.prepare(numerics.Numerics(torch=False), Execution(cpu_threads=2), 0)
+from threadpoolctl import threadpool_info
+print({{one["num_threads"] for one in threadpool_info()}}, os.environ["OMP_NUM_THREADS"])
+"""
+    shell = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", code], env=shell, capture_output=True, text=True, check=True)
+    assert done.stdout == "{2} 2\n"
+
+
+def test_a_variable_that_chooses_kernels_is_part_of_the_numerics_and_older_runs_are_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ToyConfig()
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    assert toy_attempt(tmp_path, config, max_steps_per_run=7).end_state == "out_of_time"
+    monkeypatch.delenv("OPENBLAS_CORETYPE")
+    refused = toy_attempt(tmp_path, config)
+    assert refused.end_state == "bad_input" and "environment was OPENBLAS_CORETYPE=Haswell, is none" in refused.message
+    file = toy_directory(tmp_path, config).stage_file
+    kept = durable.read_json(file)
+    del kept["numerics"]["environment"]
+    durable.write_json(file, kept)
+    assert toy_attempt(tmp_path, config).end_state == "finished"
 
 
 @pytest.mark.parametrize("device", ["cuda", "auto"])

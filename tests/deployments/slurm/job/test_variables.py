@@ -19,6 +19,7 @@ from deployments.slurm.job.variables import (
     plan_of,
 )
 from storage.errors import BadInput
+from tasks.stage import numerics
 from tasks.stage.execution import Execution
 from tests.deployments.toy import ToyConfig
 
@@ -49,7 +50,12 @@ def test_parameters_become_options_whatever_they_hold() -> None:
     ]
 
 
-def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_the_script() -> None:
+def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_the_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in numerics.environment():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     configuration = SlurmJobConfiguration(
         command="python -m flows.stage {parameters}",
         env={"PREFECT_API_KEY": "a secret", "OMP_NUM_THREADS": "2"},
@@ -58,7 +64,7 @@ def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_t
         label="mono-s42-train",
     )
     plan = planned(configuration, stage="x", automatic=True)
-    assert plan.environment == {"OMP_NUM_THREADS": "2"}
+    assert plan.environment == {"OMP_NUM_THREADS": "2", "OPENBLAS_CORETYPE": "Haswell"}, "it chooses kernels"
     assert (plan.folder, plan.directory, plan.label) == (Path("/own/jobs"), Path("/shared"), "mono-s42-train")
     assert (plan.resources.cpus, plan.resources.partition, plan.automatic) == (4, "gpu", True)
 
@@ -112,7 +118,7 @@ def test_what_results_and_speed_depend_on_is_let_through() -> None:
     }
     configuration = SlurmJobConfiguration(command="work", env=given)
     plan = planned(configuration)
-    assert plan.environment == given
+    assert plan.environment == numerics.environment() | given
 
 
 def test_the_layers_of_resources_and_which_wins() -> None:
