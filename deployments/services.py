@@ -10,7 +10,6 @@ import os
 import stat
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,10 +26,10 @@ from deployments.prefect.worker import WorkerEnded, worker
 from deployments.slurm.cluster.site import Site, folder_of_pool, server_of_worker
 from deployments.slurm.job.preflight import is_of_this_machine
 from deployments.slurm.study import study as study_file
+from deployments.waits import wait_for
 from storage import locks
 from storage.errors import BadInput
 
-LOOK_SECONDS = 0.5
 SERVED_SECONDS = 120.0
 """A worker starts in some ten seconds; one that was killed on another host is seen to be dead after a minute."""
 
@@ -77,23 +76,25 @@ def _wait_until_served(
     process: subprocess.Popen[bytes], folder: Path, server: Server, check: Callable[[], None]
 ) -> None:
     """Returns when this worker serves the pool, or another command's of the same server."""
-    here, end = locks.process_identity(), time.monotonic() + SERVED_SECONDS
-    while True:
+    here = locks.process_identity()
+
+    def served() -> bool:
         check()
+        holder = locks.holder(folder / "locks") or {}
+        ours = holder.get("pid") == process.pid or server_of_worker(folder) == server.address
+        return ours and all(holder.get(key) == here.get(key) for key in ("boot_id", "pid_namespace"))
+
+    def otherwise() -> str:
         holder = locks.holder(folder / "locks")
-        same_machine = holder and all(holder.get(key) == here.get(key) for key in ("boot_id", "pid_namespace"))
-        ours = holder and (holder.get("pid") == process.pid or server_of_worker(folder) == server.address)
-        if same_machine and ours:
-            return
-        if time.monotonic() > end:
-            who = f"pid {holder.get('pid')} on {holder.get('host')}" if holder else "nobody yet"
-            job = f", job {holder['slurm_job_id']}" if holder and holder.get("slurm_job_id") else ""
-            raise BadInput(
-                f"the jobs below {folder.parents[1]} are served by another Prefect server's worker ({who}{job}): "
-                "wait for that command or end it, start this one on that host, or give it with --detach, which the "
-                "follower of that root takes on"
-            )
-        time.sleep(LOOK_SECONDS)
+        who = f"pid {holder.get('pid')} on {holder.get('host')}" if holder else "nobody yet"
+        job = f", job {holder['slurm_job_id']}" if holder and holder.get("slurm_job_id") else ""
+        return (
+            f"the jobs below {folder.parents[1]} are served by another Prefect server's worker ({who}{job}): "
+            "wait for that command or end it, start this one on that host, or give it with --detach, which the "
+            "follower of that root takes on"
+        )
+
+    wait_for(served, SERVED_SECONDS, otherwise)
 
 
 def _forget_cancelled(client: SyncPrefectClient) -> None:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import socket
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,10 +29,13 @@ from typing import Any, BinaryIO
 import httpx
 import psutil
 
+from deployments.waits import END_SECONDS, end, wait_for
 from storage.errors import BadInput
 
-ANSWER_SECONDS = 120.0
-END_SECONDS = 10.0
+START_SECONDS, ANSWER_SECONDS = 900.0, 600.0
+"""From a command's start of its server until that answers, and of that the server itself: on a login node whose disk is
+slow it takes some minutes."""
+STAYS_SECONDS = 60.0
 HELLO_SECONDS, ASKED_AGAIN_AFTER_SECONDS = 20.0, (2.0, 5.0, 10.0)
 BUSY = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE)
 EPHEMERAL = "PREFECT__SERVER_EPHEMERAL"
@@ -194,20 +199,30 @@ def started_server(log: Path, port: int = 0) -> Iterator[Server]:
             start_new_session=True,
         )
     assert process.stdin and process.stdout
+    said = process.stdout
+
+    def line(seconds: float, otherwise: str) -> bytes:
+        """The next line of the server; empty where it has ended."""
+        wait_for(lambda: select.select([said], [], [], 0)[0], seconds, lambda: otherwise)
+        return said.readline().strip()
+
+    stays = b""
     try:
-        served = process.stdout.readline().strip()  # written once the server answers; empty when it died
-        if not served:
-            raise RuntimeError(f"the Prefect server did not start; its log is {log}")
-        yield Server(f"http://127.0.0.1:{int(served)}/api", password)
+        late = f"the Prefect server does not answer after {START_SECONDS / 60:g} minutes"
+        if not (served := line(START_SECONDS, f"{late}; its log is {log}. Start the same command again")):
+            told = log.read_text(errors="replace").strip().rpartition("\n")[2]
+            raise BadInput(f"the Prefect server did not start ({told}); its log is {log}")
+        try:
+            yield Server(f"http://127.0.0.1:{int(served)}/api", password)
+        finally:
+            process.stdin.close()
+            with suppress(BadInput):
+                stays = line(STAYS_SECONDS, "")
     finally:
-        process.stdin.close()
-        if not process.stdout.readline():  # else other commands use it, and it ends with the last of them
-            try:
-                process.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        process.stdout.close()
+        if not stays:  # else other commands use it, and it ends with the last of them
+            process.stdin.close()
+            end(process)
+        said.close()
 
 
 def private_log(file: Path) -> BinaryIO:
@@ -311,6 +326,13 @@ def serve(port: int) -> None:
         os._exit(0)
 
     def announce() -> None:
+        try:
+            announced()
+        except BaseException:  # the command that waits hears of the end of this process alone
+            traceback.print_exc()
+            os._exit(1)
+
+    def announced() -> None:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}/api/health"
         transport = httpx.HTTPTransport(retries=3)
         with httpx.Client(transport=transport, timeout=ANSWER_SECONDS) as client:

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import psutil
 
-from deployments.prefect.embedded import END_SECONDS, Server, private_log
+from deployments.prefect.embedded import Server, private_log
+from deployments.waits import END_SECONDS, end
 
 SAVE_SECONDS = 120.0
 """How long studies may take to save when the command ends: the step that they are in, and the checkpoint."""
@@ -63,11 +64,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         one.terminate()
     psutil.wait_procs(running, timeout=SAVE_SECONDS)
     process.terminate()
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    end(process)
     process.stdin.close()
 
 

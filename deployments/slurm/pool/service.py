@@ -31,6 +31,7 @@ from deployments.slurm.pool.places import UNDER_WAY, Places
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Action, Finish, Limits, Run, SetState
 from deployments.slurm.pool.runs import PrefectRuns
+from deployments.waits import end
 from storage import locks
 from storage.errors import BadInput
 from storage.run_directory import RunDirectory
@@ -92,13 +93,13 @@ class Walks:
         """Ends the walk under way: whoever serves the pool next walks all studies first."""
         if self._process is not None:
             self._process.terminate()
-            self._process.wait()
+            end(self._process)
 
     def _has_ended(self, process: subprocess.Popen[bytes]) -> bool:
         if process.poll() is None and self._clock() - self._began > WALK_SECONDS:
             LOG.warning("a walk of the studies below %s hangs, and is ended", Path(*self._walked))
             process.kill()
-            process.wait()
+            end(process)
         if process.returncode is None:
             return False
         if process.returncode not in (0, AWAITING_RETRY.exit_code):

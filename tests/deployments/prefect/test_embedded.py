@@ -10,14 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from deployments import ui
+from deployments import ui, waits
 from deployments.prefect import embedded
 from storage.errors import BadInput
 from tests.conftest import REPOSITORY
@@ -178,6 +178,44 @@ def test_the_server_of_a_command_that(killed: bool, own_prefect_home: Path) -> N
         os.mkfifo(embedded._users_of(home / "prefect.db", 1))
         with ExitStack() as held:
             assert embedded._joined(held) is None and not list(home.glob("*.users")), "a killed server's"
+
+
+def test_a_server_that_cannot_say_that_it_is_ready_ends(own_prefect_home: Path) -> None:
+    """The command that waits for its word would wait for ever."""
+    code = "import deployments.prefect.embedded as e; e.ANSWER_SECONDS = 0.001; e.serve(0)"
+    environment = os.environ | {"PREFECT_HOME": str(own_prefect_home), "PYTHONPATH": str(REPOSITORY)}
+    with (log := own_prefect_home / "log").open("wb") as file:
+        server = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=file, env=environment
+        )
+    try:
+        assert server.wait(300) == 1 and "Timeout" in log.read_text()
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize(
+    ("server", "sentence"),
+    [
+        ("exec sleep 1000", "does not answer after 0.01 minutes; its log is .*log. Start the same command again"),
+        ("echo no space left >&2", "did not start .no space left.; its log is .*log"),
+        ("echo 5; exec sleep 1000", ""),
+    ],
+)
+def test_a_command_gives_up_on_a_server_that_never_answers_and_on_one_that_does_not_end(
+    server: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (python := tmp_path / "python").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\n{server}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(embedded, "START_SECONDS", 0.6 if sentence else 60.0)
+    monkeypatch.setattr(embedded, "STAYS_SECONDS", 0.2)
+    monkeypatch.setattr(waits, "END_SECONDS", 0.2)
+    gives_up = pytest.raises(BadInput, match=sentence) if sentence else nullcontext()
+    with gives_up, embedded.started_server(tmp_path / "log") as begun:
+        assert begun.address == "http://127.0.0.1:5/api"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 @contextmanager

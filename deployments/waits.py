@@ -1,0 +1,32 @@
+"""Waits that end: for a server, a worker or another process to do what it must."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from storage.errors import BadInput
+
+LOOK_SECONDS, END_SECONDS = 0.1, 10.0
+Found = TypeVar("Found")
+
+
+def wait_for(look: Callable[[], Found | None], seconds: float, otherwise: Callable[[], str]) -> Found:
+    """What `look` finds, once it finds something; after so many seconds BadInput with the sentence `otherwise`."""
+    end = time.monotonic() + seconds
+    while not (found := look()):
+        if time.monotonic() > end:
+            raise BadInput(otherwise())
+        time.sleep(LOOK_SECONDS)
+    return found
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Waits for the process, which was asked to end, and kills it when it takes longer."""
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
