@@ -22,11 +22,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import durable
-from storage.errors import CheckFailed
+from storage.errors import BadInput, CheckFailed
 from storage.locks import Lock
 
 Rows = list[dict[str, Any]]
 """Records: a column's name -> its value, of each row."""
+KEYS = ("loop", "item", "row")
+"""The key columns of rows that a loop over items told."""
 ROW_GROUP_ROWS = 32_768
 """The most rows of a row group, and the most held as Python objects; a part begins a new group."""
 
@@ -60,6 +62,11 @@ class RecordParts:
         """The parts that begin so and were made for these inputs, by their notes alone, which are none of `than`."""
         notes = sorted(self._directory.glob(f"{prefix}*.json"))
         return [note.stem for note in notes if note.stem not in than and self._is_ours(note)]
+
+    def schema(self, parts: Iterable[str]) -> pa.Schema:
+        """The columns of these parts but KEYS, for `fitting`."""
+        schemas = [pq.read_schema(self._names(part)[0]) for part in parts]
+        return pa.schema([column for column in _common(schemas) if column.name not in KEYS])
 
     def _is_ours(self, note: Path) -> bool:
         try:
@@ -99,6 +106,40 @@ class RecordParts:
 
     def _note(self, part: str, parquet: Path) -> dict[str, object]:
         return {"part": part, "sha256": durable.sha256_file(parquet), "identity": self._identity}
+
+
+def fitting(row: Mapping[str, Any], schema: pa.Schema | None) -> tuple[pa.Schema, dict[str, Any]]:
+    """The columns of rows so far with those of this one, and the row with None for a name that only they have.
+
+    BadInput names a column that they have not, and a value that is of another kind or that no record holds.
+    """
+    if schema is not None and (new := row.keys() - {*schema.names}):
+        raise BadInput(
+            f"run.row: {min(new)}={row[min(new)]!r} is new, and rows before have {', '.join(schema.names)} alone: give "
+            "each row the same names, None where there is nothing to say"
+        )
+    columns = []
+    for name, value in row.items():
+        before = [] if schema is None else [pa.schema([schema.field(name)])]
+        try:
+            if isinstance(value, Set):
+                raise TypeError("a set has no order")
+            durable.canonical_json(None if isinstance(value, float) else _plain(value))
+            own = pa.Table.from_pylist([{name: value}]).schema
+            columns += pa.unify_schemas([*before, own], promote_options="permissive")
+        except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
+            was = f", and in rows before it was {before[0].field(name).type}" if before else ""
+            raise BadInput(
+                f"run.row: {name}={value!r}, of {type(value).__name__}, cannot stand in records{was} ({error}): give a "
+                "number, text, or a list of them, of one kind in each row"
+            ) from None
+    left = [] if schema is None else [column for column in schema if column.name not in row]
+    return pa.schema([*columns, *left]), {column.name: row.get(column.name) for column in [*columns, *left]}
+
+
+def _plain(value: Any) -> Any:
+    """A value as it comes back from a record."""
+    return pa.array([value]).to_pylist()[0]
 
 
 def read_records(file: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:

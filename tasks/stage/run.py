@@ -20,15 +20,16 @@ from storage.rows import Rows
 from storage.run_directory import LATEST, SCRATCH, RunDirectory, fingerprint, read
 from tasks.stage.command import run_command
 from tasks.stage.execution import Execution
-from tasks.stage.numerics import is_within, seed_generators
+from tasks.stage.numerics import is_within
 from tasks.stage.outcome import diagnosed, in_words
-from tasks.stage.progress import FOR_THE_TERMINAL, Progress, StopRequest
+from tasks.stage.progress import Progress, StopRequest
 from tasks.stage.result import Result
 from tasks.stage.study import StageConfiguration
 from tasks.stage.watchdog import ended_when_stalled
 
 if TYPE_CHECKING:  # takes pyarrow, which a page's walk does without
     from storage.records import RecordParts
+    from tasks.stage.loops import Loops
 
 Part = TypeVar("Part")
 Item = TypeVar("Item")
@@ -130,11 +131,9 @@ class StageRun:
         self.stop = StopRequest()
         self.progress = Progress(run.progress_file, self.log)
         self.outputs = ["stage.json", "result.json"]
-        self._loops, self._place, self._resumed = list[str](), dict[str, int](), list[str]()
-        self._published, self._unfinished = 0, ""
         self._saved_at: int | None = None
         self._trained = False
-        self._recorded: list[dict[str, Any]] | None = None
+        self._went_on: dict[str, str] = {}
         self.take_over: Callable[[Any], None] = lambda problem: None
         """Called with the problem that is about to be trained; it may raise to take it: see `tasks.training.replay`."""
 
@@ -159,7 +158,10 @@ class StageRun:
     @cached_property
     def metrics(self) -> Rows:
         self.outputs.append("metrics.jsonl")
-        return Rows(self.run.metrics_file, self.lock)
+        rows = Rows(self.run.metrics_file, self.lock)
+        if self.run.metrics_file.exists() and not any(self.reached()):
+            rows.cut_back(None)  # of an attempt that kept nothing else
+        return rows
 
     @cached_property
     def timing(self) -> Rows:
@@ -217,96 +219,38 @@ class StageRun:
 
         A kill costs one item. Before each the generators of random numbers are set by the stage's configuration and the
         item, so that it draws the same whatever was done before it in this process. `name` tells loops over equal items
-        apart. BadInput for an item without rows, for a loop within a loop, or one that is left before its end, and for
-        other items than an earlier attempt had in the same place.
+        apart. A loop that goes on computes up to three items again in a fresh process, where that takes no more than a
+        minute or a tenth of the loop. CheckFailed where an item depends on those before it; BadInput for a generator
+        that was made before the loop and draws in it, for an item without rows, for a loop within a loop, or one that
+        is left before its end, and for other items than an earlier attempt had in the same place.
         """
-        self._require_loops_at_their_end()
-        items = list(items)
-        loop = self._begin_loop(items, name)
-        place = len(self._loops)
-        parts = [f"{place:02d}-{number:05d}-{loop}" for number in range(len(items))]
-        if others := self.records.others(f"{place:02d}-", parts):
-            raise BadInput(
-                f"loop {place} over run.resume has other items, or another name, than when the stage was begun: "
-                f"{len(others)} that are kept of it ({others[0]}) are none of the {len(items)} {unit} of now. Give "
-                "each start the same, in the same order (sort a set, draw from the configuration), or begin by --fresh"
-            )
-        if kept := sum(map(self.records.has, parts)):
-            self.log.info("%d of %d %s are kept", kept, len(items), unit, extra=FOR_THE_TERMINAL)
-        for number, (part, item) in enumerate(zip(parts, items, strict=True)):
-            if not self.records.has(part):
-                self.step(number, len(items), unit)
-                self._recorded, self._place = [], {"loop": place, "item": number}
-                drawn_by = [self.run.fingerprint, f"{place:02d}-{number:05d}-{durable.sha256_json(repr(item))[:8]}"]
-                seed_generators(int(durable.sha256_json(drawn_by)[:12], 16))
-                self._unfinished = (
-                    f"the loop over run.resume is at {item!r}: another one, or run.rows, has no place within it. Loop "
-                    "once over both, for a, b in run.resume(itertools.product(...)), and ask for the rows after it"
-                )
-                try:
-                    yield item
-                except GeneratorExit:
-                    self._recorded = None
-                    self._unfinished = (
-                        f"the loop over run.resume was left at {item!r}, {number + 1} of {len(items)} {unit}: after a "
-                        "kill, kept items are not given again, so it would not be left there. Go through all items, or "
-                        "write a loop by run.saved and run.save"
-                    )
-                    raise
-                if not self._recorded:
-                    raise BadInput(f"the work on {item!r} told run.row nothing, so nothing of it would be kept")
-                self.records.write(part, self._recorded)
-                self._recorded, self._unfinished = None, ""
-        self.step(len(items), len(items), unit)
-        self._resumed += parts
-
-    def _begin_loop(self, items: Sequence[object], name: str) -> str:
-        """A digest of the loop's name and items. BadInput for items that nothing tells apart."""
-        for number, item in enumerate(items):
-            if not isinstance(item, str) and re.search(r" at 0x[0-9a-f]{6}", repr(item)):
-                raise BadInput(
-                    f"item {number} of run.resume is {item!r}, known by a place in memory, which each start changes: "
-                    "loop over names or numbers, and look up in the loop what they stand for"
-                )
-        loop = durable.sha256_json([name, *map(repr, items)])[:12]
-        if items and loop in self._loops:
-            raise BadInput(
-                f"two loops over run.resume have the same {len(items)} items: after a kill nothing would tell them "
-                "apart. Give each a name: run.resume(items, name=...), the same in each start"
-            )
-        self._loops.append(loop)
-        return loop
-
-    def _require_loops_at_their_end(self) -> None:
-        if self._unfinished:
-            raise BadInput(self._unfinished)
+        return self.loops.resume(items, unit, name)
 
     def row(self, **row: Any) -> None:
-        """A row of what came out of the item that `resume` gave: plain values, the same names in every row."""
-        if self._recorded is None:
-            raise BadInput("run.row belongs into a loop over run.resume(items): it says what came out of an item")
-        self._recorded.append({**self._place, "row": len(self._recorded), **row})
+        """A row of what came out of the item that `resume` gave: numbers, text, lists of them, each of one kind; a name
+        that other rows have and this one has not is None."""
+        self.loops.row(row)
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows of all items, in their order; they are the output `records.parquet` too."""
-        from storage.records import read_records
+        return self.loops.rows()
 
-        self._require_loops_at_their_end()
-        if not self._resumed:
-            raise BadInput("run.rows has none to give: no loop over run.resume came before it, or none had an item")
-        self._publish_rows()
-        return list(read_records(self.directory / "records.parquet"))
+    @cached_property
+    def loops(self) -> Loops:
+        from tasks.stage.loops import Loops
+
+        return Loops(self)
 
     def end_loops(self) -> None:
-        """After the work: rows that it did not ask for are an output too. BadInput for a loop that was left."""
-        self._require_loops_at_their_end()
-        own = "records.parquet" in self.outputs and not self._published
-        if len(self._resumed) > self._published and not own:
-            self._publish_rows()
+        """After the work: see `Loops.end`."""
+        if "loops" in vars(self):
+            self.loops.end()
 
-    def _publish_rows(self) -> None:
-        self.merge_records(self._resumed, ("loop", "item", "row"))
-        self._published = len(self._resumed)
+    def went_on(self, way: str, not_shown: str = "") -> None:
+        """Notes that this attempt goes on with work of one before, and why nothing shows that its bytes are those of an
+        undisturbed one; empty where tests do, or a comparison."""
+        self._went_on[way] = not_shown
+        self.note(went_on=self._went_on)
 
     def save(self, step: int, /, **values: Any) -> None:
         """Keeps what a loop of one's own needs to go on after `step`, with all generators; then heeds a stop request.
@@ -325,7 +269,11 @@ class StageRun:
                 f"run.save: its step is {step!r}, and {after}: give a whole number (int) that rises from save to save "
                 "and goes on after a kill, such as epoch + 1"
             )
-        self.checkpoints.save(step, *packed(values))
+        groups, state = packed(values)
+        if "metrics" in vars(self):
+            self.metrics.sync()
+        position = self.metrics.position() if "metrics" in vars(self) else None
+        self.checkpoints.save(step, groups, state | {"metrics": position})
         self._saved_at = step
         self.checkpoints.prune(keep=2)
         self.stop.check()
@@ -340,7 +288,12 @@ class StageRun:
         self.begin_training()
         newest = self.checkpoints.newest_verified()
         self._saved_at = -1 if newest is None else newest.step
-        return first if newest is None else unpacked(newest)
+        if newest is None:
+            return first
+        if self.run.metrics_file.exists() and "metrics" in newest.state:  # else of an earlier version
+            self.metrics.cut_back(newest.state["metrics"])
+        self.went_on("run.saved")
+        return unpacked(newest)
 
     @property
     def scratch(self) -> Path:

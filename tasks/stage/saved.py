@@ -19,6 +19,11 @@ from tasks.stage.generators import generator_numbers, generator_tensors, load_ge
 Tensors = dict[str, torch.Tensor]
 DICTIONARIES: dict[str, type] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter)}
 """Those of `state_dict()`s: a module's is an OrderedDict, `MultiStepLR` has a Counter."""
+BIT_GENERATORS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
+}
+"""Those that a checkpoint may name: it is data, perhaps a stranger's."""
 
 
 def packed(values: Mapping[str, Any]) -> tuple[dict[str, Tensors], dict[str, Any]]:
@@ -59,7 +64,8 @@ def _pack(value: Any, place: str, tensors: Tensors) -> Any:
         return {kind.__name__: [_pack(own, f"{place}[{number}]", tensors) for number, own in enumerate(value)]}
     if kind is torch.Generator:
         return {"torch.Generator": [str(value.device), _kept(value.get_state(), tensors)]}
-    if kind is np.random.Generator and type(seeds := value.bit_generator.seed_seq) is np.random.SeedSequence:
+    bits: Any = value.bit_generator if kind is np.random.Generator else None
+    if type(bits) in BIT_GENERATORS.values() and type(seeds := bits.seed_seq) is np.random.SeedSequence:
         return {"numpy.Generator": _pack([value.bit_generator.state, seeds.state], place, tensors)}
     if isinstance(value, torch.Tensor) and not value.is_leaf:
         raise BadInput(f"run.save: {place} is a tensor with its graph of gradients, which is not kept: give .detach()")
@@ -100,7 +106,7 @@ def _unpack(value: Any, tensors: Tensors) -> Any:
             return torch.Generator(content[0]).set_state(tensors[content[1]])
         case "numpy.Generator":
             state, seeds = _unpack(content, tensors)
-            bits = getattr(np.random, state["bit_generator"])(np.random.SeedSequence(**seeds))
+            bits = BIT_GENERATORS[state["bit_generator"]](np.random.SeedSequence(**seeds))
             bits.state = state
             return np.random.Generator(bits)
         case "list" | "tuple":

@@ -8,7 +8,8 @@ import random
 import re
 import signal
 from collections import Counter, defaultdict, namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ import torch
 from deployments.dag.walk import Handle
 from storage import durable
 from storage.records import read_records
+from tasks.stage import alone, saved
 from tasks.stage.configuration import scientific
 from tasks.stage.run import Stage, StageRun
 from tasks.stage.study import StageConfiguration
 from tests.tasks.tiny import Here
+from tests.test_going_on import Study
 
 HOOK: dict[str, Callable[..., Any]] = {}
 """`work` is what the stage does."""
@@ -40,6 +43,12 @@ def loops(run: StageRun, config: LoopConfig) -> dict[str, Any]:
 
 
 LOOP = Stage("loops", LoopConfig, f"{__name__}:loops")
+
+
+@pytest.fixture(autouse=True)
+def _no_time_for_a_fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would not know what `work` is; those of `between` have the time."""
+    monkeypatch.setattr(alone, "IMPORTS_SECONDS", math.inf)
 
 
 def attempted(root: Path, work: Callable[[StageRun], Any]) -> Handle:
@@ -171,6 +180,169 @@ def test_rows_that_nobody_asks_for_are_an_output_too(tmp_path: Path, asks_after:
     finished = attempted(tmp_path, work)
     assert "records.parquet" in durable.read_json(finished.run.marker_file)["outputs"]
     assert [row["number"] for row in read_records(finished.run.path / "records.parquet")] == [0, 0, 1]
+
+
+BETWEEN = """
+import os, random, signal, time
+import numpy as np
+import torch
+import ratchet as r
+
+rng = random.Random(1)
+
+@r.stage(needs="cpu", torch=False)
+def go(run, kind: str = "pure"):
+    def dies_once():
+        if not os.path.exists(mark := f"{os.environ['MARKS']}/{kind}"):
+            open(mark, "w")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    total, seen, draws = 0, {}, [np.random.default_rng(3)]
+    own = type("Own", (), {})()
+    own.rng, seeds = torch.Generator(), np.random.SeedSequence(5)
+    for place, number in enumerate(run.resume(range(4))):
+        x = float(np.random.default_rng([3, number]).random()) + random.random()
+        total += number
+        drawn = {
+            "module": lambda: rng.random(), "list": lambda: draws[0].random(), "spawned": lambda: len(seeds.spawn(1)),
+            "attribute": lambda: torch.rand((), generator=own.rng).item(),
+        }.get(kind, lambda: 0)()
+        if kind == "file":
+            with (run.scratch / "log").open("a") as log:
+                log.write("x")
+        more = {
+            "sum": total, "place": place, "cache": seen.setdefault(number % 2, number), "clock": time.time(),
+            "file": kind == "file" and (run.scratch / "log").stat().st_size,
+        }.get(kind, 0)
+        run.row(number=number, x=x, more=float(more), drawn=float(drawn))
+        if number == 2:
+            dies_once()
+    return {}
+
+@r.study
+def mine():
+    return go()
+"""
+
+
+@pytest.fixture(scope="module")
+def between(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MARKS", str(tmp_path_factory.mktemp("marks")))
+        study = Study(tmp_path_factory.mktemp("mine"), {"mine.py": BETWEEN}, "ratchet")
+    yield study
+    study.end()
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [
+        ("pure", ""),
+        ("clock", "more of item 3 is .* alone, and another value each time: a clock's"),
+        ("sum", "measured more of item 3 is 5.0 after others, and 3.0 alone"),
+        ("place", "measured more of item 3 is 1.0 after others, and 0.0 alone"),
+        ("file", "measured more of item 3 is 5.0 after others, and 1.0 alone"),
+        ("cache", "measured more of item [13] is"),
+    ],
+)
+def test_items_that_depend_on_those_before_them_are_found_where_a_loop_goes_on(
+    between: Study, tmp_path: Path, kind: str, end: str
+) -> None:
+    """Seen: `total += i`, or enumerate(run.resume(...)), gave other numbers after a kill, without a word."""
+    assert between.run(tmp_path, changes=(f"kind={kind}",)) == -9
+    failed = bool(end) and kind != "clock"
+    assert between.run(tmp_path, changes=(f"kind={kind}",)) == int(failed)
+    (record,) = (durable.read_json(file) for file in tmp_path.glob("mine/mine-go/*/attempts/0002.json"))
+    said = record["diagnosis"]["summary"] if failed else record["went_on"]["run.resume"]
+    assert re.search(end, said) if end else said == ""
+
+
+@pytest.mark.parametrize("kind", ["module", "list", "attribute", "spawned"])
+def test_a_generator_that_was_made_before_the_loop_and_draws_in_it_is_refused_at_the_first_item(
+    between: Study, tmp_path: Path, kind: str
+) -> None:
+    assert between.run(tmp_path, changes=(f"kind={kind}",)) == 2
+    (record,) = (durable.read_json(file) for file in tmp_path.glob("mine/mine-go/*/attempts/0001.json"))
+    named = {"module": "rng", "list": "draws[0]", "attribute": "own.rng", "spawned": "seeds"}[kind]
+    assert f"{named} was made before the loop over run.resume and drew in it" in record["diagnosis"]["summary"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "refused"),
+    [
+        ([{"a": 1}, {"b": 2}], "b=2 is new, and rows before have a alone"),
+        ([{"a": 1}, {"a": "x"}], "a='x', of str, cannot stand in records, and in rows before it was int64"),
+        ([{"a": datetime(2026, 10, 25)}], "a=datetime.datetime(2026, 10, 25, 0, 0), of datetime, cannot stand"),
+        ([{"a": [1.0, math.nan]}], "a=[1.0, nan], of list, cannot stand"),
+        ([{"a": {1, 2}}], "a={1, 2}, of set, cannot stand"),
+        ([{"a": 2**70}], "of int, cannot stand"),
+        ([{"item": 1}], "'item' is a column of Ratchet's own"),
+        ([{"a": None}, {"a": 1}, {}, {"a": 0.5}, {"a": math.nan}], ""),
+        ([{"a": []}, {"a": [1]}], ""),
+    ],
+)
+@pytest.mark.parametrize("killed_after", [0, 1])
+def test_a_row_that_could_not_be_published_is_refused_at_its_item_with_key_and_value(
+    tmp_path: Path, rows: list[dict[str, Any]], refused: str, killed_after: int
+) -> None:
+    """Seen: each item was taken and kept, and after the last one nothing could be published, at each start."""
+    done: list[int] = []
+
+    def work(run: StageRun) -> dict[str, Any]:
+        for number in run.resume(range(len(rows))):
+            if number == killed_after and not done and len(rows) > 1:
+                done.append(number)
+                raise MemoryError("killed")
+            run.row(**rows[number])
+        return {"rows": [str(row.get("a")) for row in run.rows()]}
+
+    attempted(tmp_path, work)
+    ended = attempted(tmp_path, work)
+    assert (refused in ended.outcome.message and ended.outcome.exit_code == 2) if refused else ended.finished
+
+
+@pytest.mark.parametrize("way", ["save", "resume", "neither"])
+@pytest.mark.parametrize("dies_at", [(1,), (3,), (3, 5), (7,)])
+def test_metrics_of_a_loop_of_ones_own_are_those_of_an_undisturbed_one(
+    tmp_path: Path, way: str, dies_at: tuple[int, ...]
+) -> None:
+    """Seen: a kill between a row and its save left it twice; one after the last save took the file from the marker."""
+
+    def work(run: StageRun, dies_at: tuple[int, ...] = ()) -> dict[str, Any]:
+        run.metrics.append({"step": 0})
+        turns = run.resume(range(6)) if way == "resume" else range(6)
+        if way == "save":
+            turns = range(run.saved(turn=0)["turn"], 6)
+        for turn in turns:
+            run.metrics.append({"step": turn + 1})
+            made.append(turn)
+            if len(made) in dies_at:
+                raise MemoryError("killed")
+            if way == "resume":
+                run.row(turn=turn)
+            elif way == "save" and turn % 2:
+                run.save(turn + 1, turn=turn + 1)
+        if 7 in dies_at and len(made) < 7:
+            made.append(7)
+            raise MemoryError("killed")
+        if way != "save":
+            run.metrics.append({"step": 7})
+        return {}
+
+    made: list[int] = []
+    whole = attempted(tmp_path / "whole", work)
+    made.clear()
+    while not (handle := attempted(tmp_path / "killed", lambda run: work(run, dies_at))).finished:
+        assert handle.outcome.message.startswith("out of memory"), handle.outcome.message
+    assert handle.run.metrics_file.read_bytes() == whole.run.metrics_file.read_bytes()
+    outputs = [durable.read_json(one.run.marker_file)["outputs"] for one in (handle, whole)]
+    assert "metrics.jsonl" in outputs[0] and outputs[0].keys() == outputs[1].keys()
+
+
+def test_a_checkpoint_calls_no_function_of_numpy_that_it_names(tmp_path: Path) -> None:
+    """Seen: whatever numpy.random has by that name was called."""
+    with pytest.raises(KeyError):
+        saved._unpack({"numpy.Generator": {"list": [{"dict": [["bit_generator", "seed"]]}, {"dict": []}]}}, {})
 
 
 PLAIN = {"count": 3, "name": "ä", "best": math.inf, "nothing": None, "pair": (1, [2.5, -math.inf])}

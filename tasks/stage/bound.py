@@ -1,0 +1,63 @@
+"""Generators of random numbers that were made before a loop: one that draws in it makes items depend on one another."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+MEMBERS = 1000
+"""Of a list or an object so many are looked at."""
+
+
+class BoundGenerators:
+    """Those that names of some frames lead to, or their members, with their state; not those that all share."""
+
+    def __init__(self, frames: Iterable[FrameType]) -> None:
+        torch = sys.modules.get("torch")
+        shared = {id(random._inst), id(np.random.mtrand._rand), id(torch and torch.default_generator)}
+        self._states: dict[int, tuple[str, Any, bytes]] = {}
+        for frame in frames:
+            for name, value in {**frame.f_globals, **frame.f_locals}.items():
+                for place, member in _members(name, value):
+                    if id(member) not in shared and (state := _state(member)) is not None:
+                        self._states.setdefault(id(member), (place, member, state))
+
+    def changed(self) -> str:
+        """The name of one that has drawn since; empty where none has."""
+        return next((name for name, one, state in self._states.values() if _state(one) != state), "")
+
+
+def _members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    yield name, value
+    if isinstance(value, list | tuple):
+        yield from ((f"{name}[{number}]", one) for number, one in enumerate(value[:MEMBERS]))
+    elif isinstance(value, dict):
+        yield from ((f"{name}[{key!r}]", one) for key, one in islice(value.items(), MEMBERS))
+    elif not isinstance(value, type | ModuleType | FunctionType):
+        own = getattr(value, "__dict__", None)
+        yield from ((f"{name}.{key}", one) for key, one in islice((own or {}).items(), MEMBERS))
+
+
+def _state(value: Any) -> bytes | None:
+    """The state of a generator; None for anything else."""
+    torch = sys.modules.get("torch")
+    if isinstance(value, np.random.Generator):
+        return _state(value.bit_generator)
+    if isinstance(value, np.random.BitGenerator):
+        return pickle.dumps((value.state, getattr(value.seed_seq, "n_children_spawned", 0)))
+    if isinstance(value, np.random.SeedSequence):
+        return pickle.dumps(value.n_children_spawned)
+    if isinstance(value, np.random.RandomState):
+        return pickle.dumps(value.get_state(legacy=False))
+    if isinstance(value, random.Random):
+        return pickle.dumps(value.getstate())
+    if torch and isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes()
+    return None
