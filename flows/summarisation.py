@@ -24,14 +24,14 @@ PAIRS = Stage("summarisation-pairs", PairsConfig, "tasks.language.setup:setup", 
 BASE_MODEL = Stage("summarisation-base", PairBaseConfig, "tasks.language.base:base")
 CONSTRAIN = Stage("summarisation-constrain", ConstrainConfig, "tasks.monotonic.arms:constrain")
 TRAIN = Stage("summarisation-train", TrainConfig, "tasks.monotonic.arms:train_arm", version=2)
-EVALUATE = Stage("summarisation-evaluate", stages.EvaluateConfig, "tasks.summarisation.evaluate:evaluate")
+EVALUATE = Stage("summarisation-evaluate", stages.EvaluateConfig, "tasks.summarisation.evaluate:evaluate", version=2)
 ORDER = Stage("summarisation-order", OrderConfig, "tasks.monotonic.order:order")
 UAT = Stage("summarisation-uat", attacks.UatConfig, "tasks.attacks.uat:uat", version=3)
 HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=3)
 TRANSFER = Stage("summarisation-transfer", attacks.TransferConfig, "tasks.attacks.transfer:transfer")
-REWRITE = Stage("summarisation-rewrite", stages.RewriteConfig, "tasks.summarisation.rewrite:rewrite", version=2)
+REWRITE = Stage("summarisation-rewrite", stages.RewriteConfig, "tasks.summarisation.rewrite:rewrite", version=3)
 AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit", version=3)
-REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=2)
+REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=3)
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -21,6 +20,7 @@ from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.summarisation.rewrite import attacked
 from tasks.summarisation.stages import AUDIT_TOLERANCE, AuditConfig
+from tasks.summarisation.words import words
 from tasks.training.weights import weights_digest
 
 
@@ -113,13 +113,7 @@ def _alone(model: Any, tokenizer: Any, config: AuditConfig, ids: list[int]) -> s
 
 def rouge1(reference: str, written: str) -> float:
     """ROUGE-1 F1 by its definition: words in common, each as often as both have it."""
-    from nltk.stem.porter import PorterStemmer
-
-    stem = PorterStemmer().stem
-    asked, given = (
-        Counter(stem(word) if len(word) > 3 else word for word in re.findall("[a-z0-9]+", text.lower()))
-        for text in (reference, written)
-    )
+    asked, given = (Counter(words(text)) for text in (reference, written))
     common = (asked & given).total()
     return 2 * common / (asked.total() + given.total()) if common else 0.0
 

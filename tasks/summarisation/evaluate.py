@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.summarisation.results import METRICS, SummariesResult
 from tasks.summarisation.stages import EvaluateConfig, WritingConfig
+from tasks.summarisation.words import first_words, pieces, sentences, words
 
 DOCUMENTS_IN_A_PART = 32
 
@@ -34,7 +36,7 @@ def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: 
     """
     tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
     pairs = examples(text.path / "text", "test", tokenizer)
-    lead_words = max(1, round(sum(len(pair.summary.split()) for pair in pairs) / len(pairs)))
+    lead_words = max(1, round(sum(len(pieces(pair.summary)) for pair in pairs) / len(pairs)))
     others = [*pairs[1:], pairs[0]]
     beside = [_beside(pair, other, lead_words) for pair, other in zip(pairs, others, strict=True)]
     numbers = list(range(len(pairs)))
@@ -129,13 +131,14 @@ class Writer:
 
 
 def _beside(pair: Example, other: Example, lead_words: int) -> dict[str, float]:
-    lead = " ".join(pair.article.split()[:lead_words])
+    lead = first_words(pair.article, lead_words)
     return scores("lead_", pair.summary, lead) | scores("other_summary_", pair.summary, other.summary)
 
 
 def scores(name: str, reference: str, written: str) -> dict[str, float]:
-    """ROUGE F1 by rouge-score, with its stemmer and tokenizer; metric, behind `name` -> from 0 to 1."""
-    return {f"{name}{metric}": score.fmeasure for metric, score in _scorer().score(reference, written).items()}
+    """ROUGE F1 by rouge-score, of words and sentences in any script; metric, behind `name` -> from 0 to 1."""
+    both = ("\n".join(sentences(text)) for text in (reference, written))
+    return {f"{name}{metric}": score.fmeasure for metric, score in _scorer().score(*both).items()}
 
 
 @functools.cache
@@ -145,11 +148,11 @@ def _scorer() -> Any:
 
     # absl closes the stream that it found as stderr, unless it is this one, when Python's logging is set up anew
     logging.get_absl_handler().python_handler.stream = sys.__stderr__
-    return RougeScorer(METRICS, use_stemmer=True)
+    return RougeScorer(METRICS, tokenizer=SimpleNamespace(tokenize=words))
 
 
 def copied(written: str, article: str) -> float:
     """Share of the pairs of neighbouring words of a summary that stand in its article; 0 of one without any."""
-    words, theirs = written.lower().split(), article.lower().split()
-    pairs, known = list(pairwise(words)), set(pairwise(theirs))
+    own, theirs = pieces(written.lower()), pieces(article.lower())
+    pairs, known = list(pairwise(own)), set(pairwise(theirs))
     return sum(pair in known for pair in pairs) / len(pairs) if pairs else 0.0

@@ -24,7 +24,8 @@ POINTS = "{:.1f}".format
 
 
 LIMITS = [
-    "ROUGE compares words with one reference: it says nothing of whether a summary is true.",
+    "ROUGE compares words with one reference: it says nothing of whether a summary is true. Words of ASCII are stemmed "
+    "as English ones, and scripts that leave no space between words count by character.",
     "Monotone is said of a sublayer in what its RMSNorm gives it, not in the residual stream, and of no whole model.",
     "Attacks change the article alone, and are judged by the loss of the reference; other attacks may find more.",
     "One seed: differences describe these trainings and rank nothing.",
@@ -152,7 +153,7 @@ def _models(results: FinalResults) -> Table:
     return Table(
         "Loss of the references on the test pairs (nats per token), less the baseline's, and what another article's "
         "summary costs more (near 0: the article is not read); ROUGE F1 x 100 (the baseline's ROUGE-1: interval "
-        f"{' to '.join(POINTS(100 * end) for end in interval)}; RLsum is RL where texts have one line), below it of "
+        f"{' to '.join(POINTS(100 * end) for end in interval)}; RLsum goes by sentences), below it of "
         "what needs no model; share of pairs of words that are copied.",
         ["model", "loss", "- baseline", "interval", "gap", "R1", "R2", "RL", "RLsum", "copied", "run"],
         rows,

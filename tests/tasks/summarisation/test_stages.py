@@ -97,6 +97,13 @@ def test_rouge_is_the_package_s_own_on_fifty_pairs() -> None:
     for reference, written in zip(texts[:50], texts[50:], strict=True):
         theirs = scorer.score(reference, written)
         assert scores("", reference, written) == {metric: theirs[metric].fmeasure for metric in METRICS}
+        lines = scorer.score(f"{reference}\n{written}", f"{written}\n{reference}")
+        assert scores("", f"{reference}. {written}.", f"{written}! {reference}") == {
+            metric: lines[metric].fmeasure for metric in METRICS
+        }
+
+
+def test_rouge_of_every_row_is_a_share() -> None:
     for row in records("summarisation-evaluate"):
         assert 0 <= row["lead_rouge1"] <= 1 and row["rouge2"] <= row["rouge1"] + 1e-9
 

@@ -1,0 +1,58 @@
+"""What ROUGE counts, in any script: words of letters, digits and their marks; and sentences, parted by one rule on both
+sides.
+
+A word of ASCII is stemmed as rouge-score does it, by Porter's rules for English; others count as they are written.
+Scripts that leave no space between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) count by character.
+"""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from itertools import islice
+from typing import Any
+
+import regex
+
+ALONE = r"(?:(?=[\p{L}\p{N}])[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}])"
+UNSPACED = regex.compile(ALONE)
+WORD = regex.compile(rf"{ALONE}\p{{M}}*|(?:(?!{ALONE})[\p{{L}}\p{{N}}])(?:(?!{ALONE})[\p{{L}}\p{{M}}\p{{N}}])*")
+SENTENCE_END = regex.compile(
+    r"(?<=[.!?…؟।॥]['\"”’»)\]]*)(?<!(?:^|[\s.(])\p{L}\.)(?<!\b(?:Mrs?|Ms|Dr|St|vs)\.)\s+|(?<=[。！？]['\"”’»）」』]*)|\n+",
+    regex.IGNORECASE,
+)
+"""After a mark that ends a sentence, with a space where the script has one; not after an initial, `e.g.` or a title."""
+
+
+def words(text: str) -> list[str]:
+    """The words of a text as ROUGE compares them."""
+    stem = _stemmer().stem
+    found = WORD.findall(unicodedata.normalize("NFC", text.lower()))
+    return [stem(word) if word.isascii() and len(word) > 3 else word for word in found]
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text; a line that ends, ends one."""
+    return [part for part in SENTENCE_END.split(text) if part.strip()]
+
+
+def first_words(text: str, count: int) -> str:
+    """The beginning of a text, as many words long."""
+    found = list(islice(_pieces(text), count))
+    return " ".join(text[: found[-1].end()].split()) if found else ""
+
+
+def pieces(text: str) -> list[str]:
+    """What stands between spaces; of a text in a script without them, its words."""
+    return [found.group() for found in _pieces(text)]
+
+
+def _pieces(text: str) -> Any:
+    return (WORD if UNSPACED.search(text) else regex.compile(r"\S+")).finditer(text)
+
+
+@functools.cache
+def _stemmer() -> Any:
+    from nltk.stem.porter import PorterStemmer
+
+    return PorterStemmer()
