@@ -6,6 +6,7 @@ a group shares must stop no command. The bounds are far above what Ratchet write
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import json
@@ -147,7 +148,8 @@ def read_yaml(path: Path, loader: type[Loader] = Loader) -> Any:
     """Reads a YAML file; raises OSError, or ValueError naming the file."""
     data = read_bytes(path, YAML_BYTES)
     try:
-        text = data.decode()
+        marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # as PowerShell writes
+        text = data.decode("utf-16" if marked else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read as YAML: it is no UTF-8: {error}") from None
     return yaml_value(text, path, loader)

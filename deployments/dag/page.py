@@ -24,7 +24,18 @@ from typing import Any, get_type_hints
 from pydantic import ValidationError
 
 from deployments.dag import sweep
-from deployments.dag.sources import FLOWS, KEPT, ROOMS, digest_of, keep, page_names, parsed, require_usable, sources
+from deployments.dag.sources import (
+    FLOWS,
+    KEPT,
+    ROOMS,
+    digest_of,
+    keep,
+    page_names,
+    parsed,
+    require_usable,
+    sources,
+    text_of,
+)
 from deployments.dag.walk import Cell, Handle, Walk
 from storage import attempts
 from storage.errors import BadInput, NoSuchFile, did_you_mean
@@ -389,7 +400,7 @@ def _function_of(stage: Stage, page: Path) -> tuple[str, ast.FunctionDef]:
     if found is None or found.origin is None:
         raise BadInput(f"{page}: stage {stage.name}: work {stage.work!r}: there is no module {module!r}")
     try:
-        tree = parsed(Path(found.origin).read_text(), found.origin)
+        tree = parsed(text_of(Path(found.origin)), found.origin)
     except SyntaxError as error:
         raise BadInput(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from None
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}

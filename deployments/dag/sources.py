@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import re
 import sys
+import tokenize
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def digest_of(files: Iterable[Path], folder: Path) -> str:
 
 def _without_study(file: Path) -> str:
     """The text of a file without its function with `@study`, which does none of a stage's work."""
-    lines = re.split(r"(?<=\n)", text := file.read_text())  # as Python counts lines: `splitlines` knows more ends
+    lines = re.split(r"(?<=\n)", text := text_of(file))  # as Python counts lines: `splitlines` knows more ends
     for node in reversed(parsed(text, str(file)).body):
         decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
         if any(getattr(one, "attr", getattr(one, "id", "")) == "study" for one in decorators):
@@ -102,6 +103,16 @@ def require_free_names(folder: Path) -> None:
         _require_free_name(file, folder)
 
 
+def text_of(file: Path) -> str:
+    """The text of a Python file as Python reads it: by its byte-order mark or coding cookie, whatever the locale."""
+    try:
+        with tokenize.open(file) as opened:
+            return opened.read()
+    except (SyntaxError, UnicodeDecodeError) as error:
+        reason = f"it is no UTF-8, and no coding cookie says what it is ({error})"
+        raise BadInput(f"{file}: {reason}: save it as UTF-8, or begin it with # -*- coding: latin-1 -*-") from None
+
+
 @functools.lru_cache(maxsize=256)  # several stages have one file
 def parsed(source: str, file: str = "<unknown>") -> ast.Module:
     """`ast.parse`, asked again where CPython is confused: SyntaxError for what is no Python, as there.
@@ -118,7 +129,7 @@ def parsed(source: str, file: str = "<unknown>") -> ast.Module:
 
 
 def _defines_page(file: Path) -> bool:
-    return any(isinstance(node, ast.FunctionDef) and node.name == "page" for node in parsed(file.read_text()).body)
+    return any(isinstance(node, ast.FunctionDef) and node.name == "page" for node in parsed(text_of(file)).body)
 
 
 def _collect(module: str, folder: Path, seen: set[Path]) -> None:
@@ -137,7 +148,7 @@ def _collect(module: str, folder: Path, seen: set[Path]) -> None:
 
 def _imports(file: Path, folder: Path) -> list[_Import]:
     """Modules that a file imports, anywhere in it; for `from a import b`, a and a.b, which may be no module."""
-    return _imports_in(file.read_text(), str(file), file.relative_to(folder).parts[:-1])
+    return _imports_in(text_of(file), str(file), file.relative_to(folder).parts[:-1])
 
 
 @functools.lru_cache(maxsize=1000)  # the stages of a page ask for the same files
