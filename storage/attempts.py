@@ -234,15 +234,13 @@ def _version(folder: Path, *files: str) -> dict[str, str | None]:
         changes += _git(folder, "ls-files", "--others", "--", *files) or ""
     return {
         "commit": commit.strip() if commit else None,
-        "dirty_digest": hashlib.sha256(changes.encode()).hexdigest() if changes else None,
+        "dirty_digest": hashlib.sha256(changes.encode("utf-8", "surrogateescape")).hexdigest() if changes else None,
     }
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        process = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=False
-        )
+        process = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return process.stdout if process.returncode == 0 else None
+    return process.stdout.decode("utf-8", "surrogateescape") if process.returncode == 0 else None  # whatever the locale

@@ -6,6 +6,7 @@ All that Ratchet prints passes one of three places, and each calls `visible`: th
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import sys
@@ -79,10 +80,13 @@ class _Record(logging.LogRecord):
 
 
 def log_visibly() -> None:
-    """Makes all that this process logs, and the traceback it ends with, `visible`."""
+    """Makes all that this process logs, and the traceback it ends with, `visible`; what it prints, a stage's own words
+    too, ends nothing in a locale that has no such letters."""
 
     def print_error(*error: Any) -> None:
         sys.stderr.write(visible("".join(traceback.format_exception(*error))))
 
     logging.setLogRecordFactory(_Record)
     sys.excepthook = print_error
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")

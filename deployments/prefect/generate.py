@@ -49,7 +49,7 @@ def prefect_yaml(profiles: Iterable[Profile], with_stages: bool = True) -> str:
 def description_of(profile: Path) -> str:
     """Text of the comment at the head of a profile: what it is, and what it needs."""
     lines: list[str] = []
-    for line in profile.read_text().splitlines():
+    for line in profile.read_text("utf-8").splitlines():
         if not line.startswith("#"):
             break
         lines.append(line.lstrip("# "))

@@ -49,7 +49,7 @@ def write_card(run: RunDirectory, folder: Path, page: str = "") -> str:
         copy(run.path, run.study_file.name, folder)
     for file in folder.rglob("*.json"):
         _clean(file)
-    (folder / "README.md").write_text(_without_home(str(_card(run, page))))
+    (folder / "README.md").write_text(_without_home(str(_card(run, page))), "utf-8")
     left = f"left out, as code and pickles are not handed on: {', '.join(left_out)}; " if left_out else ""
     return f"{left}read {folder / 'README.md'}, add a licence, then: hf upload YOU/NAME {shlex.quote(str(folder))}"
 

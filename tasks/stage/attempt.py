@@ -291,7 +291,7 @@ def _end_log(handler: logging.Handler | None) -> None:
 
 
 def _log_to(file: Path) -> logging.Handler:
-    handler = logging.FileHandler(file)
+    handler = logging.FileHandler(file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("ratchet")
     logger.setLevel(logging.INFO)

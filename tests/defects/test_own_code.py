@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import command
 from storage import generations, locks, markers
+from tests.conftest import REPOSITORY
 from tests.tasks.tiny import ToyConfig, files_of, toy_attempt, toy_directory, toy_to_the_end
 
 PAGE = """
@@ -173,3 +176,49 @@ def test_a_stage_at_work_is_not_begun_anew(tmp_path):
         generations.begin_anew(run)
     lock.release()
     assert markers.check_outputs(run).present and not (run.path / "earlier").exists()
+
+
+SPOKEN = '''
+"""How often a die shows a six: Würfel."""
+import ratchet as r
+
+
+@r.stage(needs="cpu", torch=False)
+def throw(run, seed: int):
+    print("café")
+    run.log.info("naïve")
+    return {"eyes": 3}
+
+
+@r.study
+def spoken():
+    return throw()
+'''
+ASCII = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+
+
+@pytest.mark.parametrize(
+    ("beginning", "encoding", "more"),
+    [
+        ("", "utf-8-sig", {}),
+        ("# -*- coding: latin-1 -*-", "latin-1", {}),
+        ("", "utf-8", ASCII),
+        ("", "latin-1", None),
+    ],
+    ids=["a byte-order mark", "a coding cookie", "an ASCII locale", "neither"],
+)
+def test_a_study_file_is_read_as_python_reads_it_and_what_it_says_ends_nothing(
+    beginning: str, encoding: str, more: dict[str, str] | None, tmp_path: Path, prefect_server: str
+) -> None:
+    """Seen: SyntaxError for U+FEFF, "codec can't decode byte 0xe9", and a stage that died of its own print."""
+    (tmp_path / "spoken.py").write_bytes((beginning + SPOKEN).encode(encoding))
+    environment = os.environ | {"PREFECT_API_URL": prefect_server, "PYTHONPATH": str(REPOSITORY)} | (more or {})
+    words = [sys.executable, "-m", "flows", "run", "spoken.py"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, timeout=300)
+    printed = (done.stdout + done.stderr).decode()
+    if more is None:
+        assert done.returncode == 2 and "spoken.py: it is no UTF-8, and no coding cookie says" in printed, printed
+        return
+    assert done.returncode == 0 and "Traceback" not in printed, printed
+    (log,) = tmp_path.glob("runs/spoken/*/*/attempts/0001.log")
+    assert "naïve" in log.read_text("utf-8")

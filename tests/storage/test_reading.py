@@ -104,6 +104,9 @@ def test_yaml_as_people_write_it_is_read_as_before(tmp_path: Path) -> None:
     text = "base: &base {rate: 0.1, names: [ä, 语]}\nother: {<<: *base, rate: 2}\nwhen: 2020-01-01\nnone: ~\n"
     (tmp_path / "a.yaml").write_text(text)
     assert reading.read_yaml(tmp_path / "a.yaml") == yaml.safe_load(text)
+    for encoding in ("utf-8-sig", "utf-16"):  # as Notepad and PowerShell write
+        (tmp_path / "b.yaml").write_bytes(text.replace("\n", "\r\n").encode(encoding))
+        assert reading.read_yaml(tmp_path / "b.yaml") == yaml.safe_load(text)
 
 
 def test_a_message_quotes_no_more_than_a_person_reads() -> None:

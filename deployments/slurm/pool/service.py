@@ -311,7 +311,7 @@ def notify(shell_command: str, subject: str, message: str) -> None:
             shell_command,
             shell=True,
             input=visible(message),
-            text=True,
+            encoding="utf-8",
             timeout=NOTIFY_SECONDS,
             check=True,
             capture_output=True,
