@@ -98,14 +98,19 @@ def decoded(data: bytes) -> str:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"line {line}, byte {error.start + 1} of the file (0x{data[error.start]:02x}) is no "
-            f"{encoding.removesuffix('-sig').upper()} ({error.reason}): convert it, as with iconv -f latin1 -t utf-8"
-        ) from None
+        raise ValueError(f"line {line}, {wrong_byte(error, 'the file', encoding)}") from None
     if (place := text.find("\0")) >= 0:
         line = text.count("\n", 0, place) + 1
         raise ValueError(f"line {line} {NO_TEXT}")
     return text
+
+
+def wrong_byte(error: UnicodeDecodeError, of: str = "the row", encoding: str = "utf-8") -> str:
+    """The byte that is no text, and what to do."""
+    return (
+        f"byte {error.start + 1} of {of} (0x{error.object[error.start]:02x}) is no "
+        f"{encoding.removesuffix('-sig').upper()} ({error.reason}): convert it, as with iconv -f latin1 -t utf-8"
+    )
 
 
 def local_files(*given: str) -> list[tuple[str, Path]]:

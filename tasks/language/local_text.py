@@ -12,9 +12,11 @@ import io
 import json
 import logging
 import lzma
+import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -126,6 +128,8 @@ def _require_skipped(where: str, row: int, error: ValueError, text: LocalFiles, 
     """BadInput, unless such rows are to be left out; the first of them are told."""
     said = f"{where}{f', row {row}' * bool(row)}: {error}"
     if not text.skip_bad_rows:
+        if isinstance(error, _OtherColumn) and not read:  # so are all rows, as it seems: to leave them out leaves none
+            raise BadInput(said)
         other = " Is the text in another column, set text.text_column." if row and not read else ""
         raise BadInput(f"{said}. Repair it, or leave all like it out with text.skip_bad_rows=true.{other}")
     if skipped < SHOWN:
@@ -160,7 +164,7 @@ def _json_rows(file: io.BufferedReader, text: LocalFiles, where: str) -> Rows:
             yield (
                 row,
                 (
-                    ValueError(f"is no pair: it {_lacks(lacking[0], text, names)}")
+                    _OtherColumn(f"is no pair: it {_lacks(lacking[0], text, names)}")
                     if lacking
                     else _text_of([value.get(column) for column in columns], text)
                 ),
@@ -187,6 +191,9 @@ def _json_values(lines: Iterator[bytes | str]) -> Iterator[tuple[int, Any]]:
                 one.decode() if isinstance(one, bytes) else one for one in chain([line], lines if whole else ())
             )
             values = list(_decoded_json(text))
+        except UnicodeDecodeError as error:
+            yield 0 if whole else number, ValueError(external.wrong_byte(error))
+            continue
         except (ValueError, RecursionError) as error:
             no_text = isinstance(line, bytes) and b"\0" in line
             yield 0 if whole else number, ValueError(external.NO_TEXT if no_text else f"is no JSON: {error}")
@@ -231,14 +238,27 @@ def _parquet_rows(file: io.BufferedReader, text: LocalFiles, where: str) -> Rows
                     yield row, ValueError(f"column {' or '.join(map(repr, columns))} is not UTF-8: {error}")
 
 
+class _OtherColumn(ValueError):
+    """What is wrong of the column, and which key names another."""
+
+
+def _as_label(value: Any) -> Any:
+    """A whole number as text, however a table holds it: a null makes floats of a column of them. Else as it is."""
+    if value != value:  # NaN, which is how some tables have none
+        return None
+    number = isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value)
+    return str(int(value)) if number and value == int(value) else value
+
+
 def _text_of(values: Sequence[Any], text: LocalFiles) -> str | ValueError | None:
     """The text of a row, or the two of a pair; bytes are those of UTF-8, as some writers have them."""
     parts: list[str | None] = []
     for value, column in zip(values, columns_of(text), strict=True):
-        if isinstance(text, LabelledFiles) and column == text.label_column and type(value) is int:
-            value = str(value)
+        if isinstance(text, LabelledFiles) and column == text.label_column:
+            value = _as_label(value)
         if value is not None and not isinstance(value, str | bytes):
-            return ValueError(f"column {column!r} holds {_kind_of(value)}, not text")
+            advice = f"set text.{_key_of(column, text)} to the column that holds it, or write it as text"
+            return _OtherColumn(f"column {column!r} holds {_kind_of(value)}, not text: {advice}")
         parts.append(value.decode() if isinstance(value, bytes) else value)
     if not parts[1:]:
         return parts[0]
@@ -258,11 +278,15 @@ def _no_column(where: str, text: LocalFiles, names: list[str]) -> str:
 
 
 def _lacks(column: str, text: LocalFiles, names: list[str]) -> str:
-    key = next(key for key, value in text if key.endswith("_column") and value == column)
+    key = _key_of(column, text)
     return (
         f"has {'two' if column in names else 'no'} column {column!r}; its columns are {', '.join(sorted(names))}: set "
         f"text.{key} to the one that holds the {'label' if key == 'label_column' else 'text'}"
     )
+
+
+def _key_of(column: str, text: LocalFiles) -> str:
+    return next(key for key, value in text if key.endswith("_column") and value == column)
 
 
 # ------------------------------------------------------------------------------------------ which reader

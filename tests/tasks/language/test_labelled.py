@@ -72,6 +72,33 @@ def test_another_column_is_asked_for_by_its_key_and_parquet_is_read_too(tmp_path
     assert found.labels == {"1": 1, "0": 1}
 
 
+@pytest.mark.parametrize("kind", [pa.float64(), pa.decimal128(20, 0), pa.uint8()])
+def test_whole_numbers_are_labels_however_a_table_holds_them(kind: pa.DataType, tmp_path: Path) -> None:
+    """Seen: "column 'label' holds float (0.0)": a null makes floats of whole numbers. All rows were to be left out."""
+    values = pa.array([0, 1, None, 1, 0]).cast(kind)
+    pq.write_table(pa.table({"text": [*"abcde"], "label": values}), tmp_path / "rows.parquet")
+    config = LabelledConfig(text=LabelledFiles(paths=[str(tmp_path / "rows.parquet")]), seed=0)
+    with pytest.raises(BadInput, match=r"row 3: has no label\. Repair it, or leave all like it out"):
+        labelled(stage_run(tmp_path / "run"), config)
+    text = config.text.model_copy(update={"skip_bad_rows": True})
+    found = labelled(stage_run(tmp_path / "other"), config.model_copy(update={"text": text}))
+    assert found.labels == {"0": 2, "1": 2} and found.skipped == {"rows.parquet": 1}
+    assert text.external_inputs().keys() - config.text.external_inputs().keys() == {"labels"}  # another study by it
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("label", [1, 2]), ("label", True), ("label", 0.5), ("text", 7.0), ("label", None)]
+)
+def test_a_column_of_another_kind_is_named_and_not_all_rows_are_to_be_left_out(
+    key: str, value: Any, tmp_path: Path
+) -> None:
+    rows = [row | {key: value} if value is not None else {"text": row["text"], "y": 1} for row in GOOD]
+    with pytest.raises(BadInput) as told:
+        made(tmp_path, rows)
+    assert f"set text.{key}_column to the" in str(told.value) and "skip_bad" not in str(told.value)
+    assert f"row 1: column '{key}' holds {type(value).__name__}" in str(told.value) or value is None
+
+
 def test_one_label_is_no_study(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="all 3 rows have the label 0"):
         made(tmp_path, GOOD[::2])
