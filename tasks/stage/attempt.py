@@ -15,7 +15,7 @@ from typing import Any
 
 from storage import attempts, durable, generations, locks, markers
 from storage.differences import leaves
-from storage.errors import BadInput, Held, NoProgress
+from storage.errors import BadInput, Held, NoProgress, cut
 from storage.inside import refuse_links
 from storage.run_directory import SCRATCH, RunDirectory, fingerprint, read
 from tasks.stage import numerics
@@ -24,6 +24,9 @@ from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.result import Result, as_json, require_json
 from tasks.stage.run import Stage, StageInput, StageRun, cache_folder
 from tasks.stage.study import StageConfiguration
+
+CAUSE_SHOWN = 300
+"""Characters that are quoted of how an attempt before ended."""
 
 
 def attempt(
@@ -79,6 +82,7 @@ def _attempt_with_lock(
             return Outcome("finished")
         generations.raise_for_new_attempt(run, digests, lock)
         reached = work.reached()
+        _heed_a_person(run)
         fruitless = attempts.without_progress(run.attempts, reached)
         record = work.record = attempts.AttemptRecord(
             run.attempts, lock.number, config.execution.model_dump(mode="json"), reached, own_source
@@ -150,14 +154,33 @@ def _lost(lock: locks.Lock) -> locks.LockLost | None:
 
 
 def _require_progress(fruitless: list[attempts.AttemptRow]) -> None:
-    """Raises NoProgress when this attempt was started automatically and three before it in a row gained nothing."""
+    """Raises NoProgress when this attempt was started automatically and three before it in a row gained nothing.
+
+    It quotes as many, shortened, and none that was refused so itself: each would quote those before it, with what they
+    quote.
+    """
     if attempts.started_by() != "automatic" or len(fruitless) < attempts.ATTEMPTS_WITHOUT_PROGRESS:
         return
     causes = []
-    for record in fruitless:
+    worked = [record for record in fruitless if record.get("end_state") != "no_progress"]
+    for record in worked[: attempts.ATTEMPTS_WITHOUT_PROGRESS]:
         cause = (record.get("diagnosis") or {}).get("summary") or record.get("end_state") or "killed: it left no end"
-        causes.append(f"attempt {record['attempt']} on {record.get('host')}: {cause}")
+        causes.append(f"attempt {record['attempt']} on {record.get('host')}: {cut(cause, CAUSE_SHOWN)}")
     raise NoProgress(len(fruitless), "; ".join(causes))
+
+
+def _heed_a_person(run: RunDirectory) -> None:
+    """A job's script says that it was started automatically: also where a person submits it again, as one may.
+
+    Each job that was submitted automatically has a name of its own, so another job of that name is a person's.
+    """
+    here = locks.process_identity()
+    name, job = here["slurm_job_name"], here["slurm_job_id"]
+    named = [
+        record.get("slurm_job_id") for record in attempts.records(run.attempts) if record.get("slurm_job_name") == name
+    ]
+    if name and any(other != job for other in named):
+        os.environ[attempts.STARTED_BY] = "person"
 
 
 def _open(

@@ -378,6 +378,35 @@ def test_three_automatic_attempts_without_progress_end_the_stage_and_name_what_h
     assert toy_attempt(tmp_path, TOY).end_state == "no_progress"  # and stays so until a person looks
 
 
+def test_a_refusal_quotes_none_before_it_and_little_of_each_cause(tmp_path, automatic):
+    HOOKS["batch"] = lambda *_: dies() if len(SEEN) > 1 else (_ for _ in ()).throw(RuntimeError("x" * 5000))
+    for _ in range(3):
+        assert toy_attempt(tmp_path, TOY).end_state == "crashed"
+    HOOKS.clear()
+    told = [toy_attempt(tmp_path, TOY) for _ in range(6)]
+    assert {outcome.end_state for outcome in told} == {"no_progress"}
+    assert max(len(outcome.message) for outcome in told) < 1_500 and "RuntimeError" in told[-1].message
+    assert all(all(f"attempt {number} on " in outcome.message for number in (1, 2, 3)) for outcome in told)
+    refused = sorted(toy_directory(tmp_path, TOY).attempts.glob("*.json"))[3:]
+    assert len(refused) == 6 and max(file.stat().st_size for file in refused) < 8_000
+
+
+def test_a_job_s_script_that_a_person_submits_again_is_a_person_s(tmp_path, automatic, monkeypatch):
+    """Seen: it says RATCHET_STARTED_BY=automatic, so it could never start again."""
+    HOOKS["batch"] = dies
+    for job in ("11", "12", "13"):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        monkeypatch.setenv("SLURM_JOB_NAME", f"train.{job}")
+        assert toy_attempt(tmp_path, TOY).end_state == "crashed"
+    HOOKS.clear()
+    monkeypatch.setenv("SLURM_JOB_NAME", "train.14")
+    assert toy_attempt(tmp_path, TOY).end_state == "no_progress", "the next one is the pool's"
+    monkeypatch.setenv("SLURM_JOB_ID", "15")
+    monkeypatch.setenv("SLURM_JOB_NAME", "train.13")
+    assert toy_attempt(tmp_path, TOY).end_state == "finished"
+    assert records(tmp_path)[-1]["started_by"] == "person"
+
+
 def test_attempts_that_gain_a_step_are_not_limited(tmp_path, automatic, undisturbed):
     for _ in range(11):
         SEEN.clear()
