@@ -42,6 +42,8 @@ def differences_in_words(comparisons: Sequence[Comparison], words: Words = BETTE
 
 def why_not_shown(comparisons: Sequence[Comparison], min_seeds: int, words: Words = BETTER) -> str:
     """The reason why there is no such difference, as a sentence."""
+    if not comparisons:
+        return "Nothing can be compared."
     seeds = min(comparison.seeds for comparison in comparisons)
     if seeds < min_seeds:
         number = f"{seeds} seeds are" if seeds > 1 else "one seed is"

@@ -54,10 +54,14 @@ class ArmsConfig(StageConfiguration):
         """BadInput for a stage of an arm without the metric."""
         self.number_of(given)
 
-    def number_of(self, stage: StageInput) -> tuple[float, bool | None]:
+    def number_of(self, stage: StageInput) -> tuple[float | None, bool | None]:
         """The metric in a stage's result, by its dotted name or the last part of it, where `best_validation_` may be
-        left out; whether higher is better, where a training said so. BadInput where none is called so, or several."""
-        numbers = {name: (_names(name), value, higher) for name, value, higher in _numbers(stage.result)}
+        left out, None where it holds none; whether higher is better, where a training said so. BadInput where none is
+        called so, or several."""
+        every = {name: (_names(name), value, higher) for name, value, higher in _numbers(stage.result)}
+        numbers = {name: of for name, of in every.items() if of[1] is not None}
+        if not any(self.metric in names for names, *_ in numbers.values()):  # it diverged, say
+            numbers |= {name: of for name, of in every.items() if self.metric in of[0]}
         found = [name for name, (names, *_) in numbers.items() if self.metric in names]
         exact = [name for name in found if self.metric in numbers[name][0][:2]] or found
         if len(exact) != 1:
@@ -81,15 +85,15 @@ def _names(name: str) -> tuple[str, str, str]:
     return name, last, last.removeprefix("best_").removeprefix("validation_")
 
 
-def _numbers(values: Any, name: str = "") -> Iterator[tuple[str, float, bool | None]]:
+def _numbers(values: Any, name: str = "") -> Iterator[tuple[str, float | None, bool | None]]:
     if isinstance(values, dict):
         for key, value in values.items():
             if isinstance(value, dict):
                 yield from _numbers(value, f"{name}{key}.")
-            elif isinstance(value, int | float) and not isinstance(value, bool):
+            elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
                 best = key.startswith("best_") and key != "best_step"
                 yield (
                     f"{name}{key}",
-                    float(value),
+                    None if value is None else float(value),
                     key.removeprefix("best_") in values.get("higher", ()) if best else None,
                 )

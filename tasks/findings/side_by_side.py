@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from storage.errors import BadInput
@@ -30,56 +30,96 @@ from tasks.findings.statistics.power import POWER, smallest_shown
 from tasks.findings.table import Table, no_formula
 from tasks.stage.run import StageInput, StageRun
 
+Every = Mapping[str, Mapping[str, float | None]]
+"""Arm -> fold or seed -> its number; None where it diverged."""
 MIN_PAIRS = 3
 """The fewest folds or seeds of which anything is called better."""
 
 
 def report(run: StageRun, config: ArmsConfig, **inputs: StageInput) -> Published:
-    """Verifies every byte that it reads. BadInput for a metric that a result lacks, or has twice."""
+    """Verifies every byte that it reads. BadInput for a metric that a result lacks, or has twice; one that is None has
+    diverged, and is told."""
     require_verified(inputs)
-    values: dict[str, dict[str, float]] = {}
+    every: dict[str, dict[str, float | None]] = {arm: {} for arm in config.arms}
     said: set[bool | None] = set()
     for arm, of_arm in config.arms.items():
         for value in of_arm:
             number, higher = config.number_of(inputs[role_of(arm, config.varied, value)])
-            values.setdefault(arm, {})[value] = number
+            every[arm][value] = number
             said.add(higher)
     if config.higher_is_better is None and len(said - {None}) > 1:
         raise BadInput(
             f"the arms' trainings disagree on whether a higher {config.metric} is better: say higher_is_better"
         )
     higher = config.higher_is_better if config.higher_is_better is not None else (said - {None} or {None}).pop()
-    compared = {arm: values[arm] for arm in dict.fromkeys(name for pair in config.pairs for name in pair)}
+    values = _numbers(every)
+    compared = _comparable(values, config)
     (comparisons,) = compare_together(
-        {config.metric: compared}, config.pairs, config.confidence_level, MIN_PAIRS,
-        higher=[config.metric] if higher else [], allow_equal=True,
+        {config.metric: compared}, [pair for pair in config.pairs if {*pair} <= {*compared}], config.confidence_level,
+        MIN_PAIRS, higher=[config.metric] if higher else [], allow_equal=True,
     ).values()  # fmt: skip
-    document = _document(run, config, inputs, values, comparisons, LOWER if higher is None else BETTER, bool(higher))
+    words, diverged = LOWER if higher is None else BETTER, _diverged(every, compared, config)
+    document = _document(run, config, inputs, every, comparisons, diverged, words, bool(higher))
     numbers = {
-        config.metric: {arm: arm_mean(of_arm, config.confidence_level).mean for arm, of_arm in values.items()},
+        config.metric: {
+            arm: arm_mean(of_arm, config.confidence_level).mean for arm, of_arm in values.items() if of_arm
+        },
         "higher_is_better": higher,
-        "values": [{"arm": arm, **row} for arm, row in values.items()],
+        "values": [{"arm": arm, **row} for arm, row in every.items()],
         "differences": [comparison.as_json() for comparison in comparisons],
     }
     return publish_report(run, inputs, numbers, document, texts={"compared.csv": _csv(config, values)})
+
+
+def _numbers(every: Every) -> dict[str, dict[str, float]]:
+    return {arm: {value: of for value, of in row.items() if of is not None} for arm, row in every.items()}
+
+
+def _comparable(values: Values, config: ArmsConfig) -> dict[str, dict[str, float]]:
+    """The arms that are compared, with the folds that all of them have; one with half of them or fewer is left out."""
+    judged = dict.fromkeys(name for pair in config.pairs for name in pair)
+    most = max(len(values[arm]) for arm in judged)
+    arms = [arm for arm in judged if len(values[arm]) > most / 2]
+    common = [value for value in config.arms[arms[0]] if all(value in values[arm] for arm in arms)] if arms else []
+    return {arm: {value: values[arm][value] for value in common} for arm in arms if common}
+
+
+def _diverged(every: Every, compared: Collection[str], config: ArmsConfig) -> list[str]:
+    """What has no number, and what that costs."""
+    lost = {arm: [value for value, of in row.items() if of is None] for arm, row in every.items()}
+    names = ", ".join(f"{arm} ({config.varied} {', '.join(values)})" for arm, values in lost.items() if values)
+    without = dict.fromkeys(arm for pair in config.pairs for arm in pair if arm not in compared)
+    said = {
+        f"**Diverged, without a {config.metric}: {names}.** Such a {config.varied} is left out of every arm that is "
+        "compared, which spares the one that diverged.": names,
+        f"**Not comparable: {', '.join(without)}**, of which too few are left.": without,
+    }
+    return [text for text, holds in said.items() if holds]
 
 
 def _document(
     run: StageRun,
     config: ArmsConfig,
     inputs: Mapping[str, StageInput],
-    values: Values,
+    every: Every,
     comparisons: Sequence[Comparison],
+    diverged: Sequence[str],
     words: tuple[str, str],
     higher: bool,
 ) -> Document:
     metric, level = config.metric.replace("_", " "), config.confidence_level
-    arms = {name: arm_mean(of_arm, level) for name, of_arm in values.items()}
+    values = _numbers(every)
+    arms = {name: arm_mean(of_arm, level) for name, of_arm in values.items() if of_arm}
     shown = differences_in_words(comparisons, words)
     differences = comparison_table(comparisons, level, MIN_PAIRS, higher_is_better=higher, words=words)
     rows = [
-        [arm, value, f"{number:.6g}", inputs[role_of(arm, config.varied, value)].path.name]
-        for arm, of_arm in values.items()
+        [
+            arm,
+            value,
+            "diverged" if number is None else f"{number:.6g}",
+            inputs[role_of(arm, config.varied, value)].path.name,
+        ]
+        for arm, of_arm in every.items()
         for value, number in of_arm.items()
     ]
 
@@ -93,6 +133,7 @@ def _document(
     figure = arms_figure("arms", arms, {}, metric)
     caption = f"{metric}: the mean of each arm less that of its reference, {config.varied} by {config.varied}."
     limits = [
+        *diverged,
         *undecided_in_words(comparisons, MIN_PAIRS),
         *_too_few(comparisons, level),
         *_by_exchanges(comparisons, level),
@@ -102,11 +143,14 @@ def _document(
             f"Each {config.varied} counts as a repetition of its own: where they share examples, intervals are too "
             "narrow."
         )
+    verdict = f"{shown[0].upper()}{shown[1:]}." if shown else why_not_shown(comparisons, MIN_PAIRS, words)
+    if diverged:
+        verdict += f" {sum(of is None for row in every.values() for of in row.values())} of {len(rows)} runs diverged."
     return Document(
         config.question or f"{run.run.study}: {metric} of {', '.join(values)}",
-        called(f"{shown[0].upper()}{shown[1:]}." if shown else why_not_shown(comparisons, MIN_PAIRS, words)),
+        called(verdict),
         numbers=[called(f"{metric}: {number_line(comparison)}") for comparison in comparisons[:3]],
-        answer=answer_figure({metric: comparisons}, caption, f"difference in {metric}"),
+        answer=answer_figure({metric: comparisons}, caption, f"difference in {metric}") if comparisons else None,
         not_shown=[called(limit) for limit in limits],
         facts=[f"For other questions to the same numbers, in this folder: `{_command(config, values, higher)}`."],
         sections=[

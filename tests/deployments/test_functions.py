@@ -447,6 +447,37 @@ def test_arms_side_by_side_are_paired_by_what_varies_and_higher_is_better_where_
     assert found[0] == "arm,fold,accuracy" and len(found) == 12 and found[-1].startswith("ridge,all,")
 
 
+DIVERGES = BESIDE.replace(
+    '    return {"training"', '    if (how, fold) in LOST:\n        accuracy = None\n    return {"training"'
+)
+
+
+@pytest.mark.parametrize(
+    ("lost", "better", "verdict", "told"),
+    [
+        ([("up", 1)], True, "Up is better than down. 1 of 11 runs diverged.", "accuracy: up (fold 1).**"),
+        ([("up", 1), ("down", 4)], True, "Up is better than down. 2 of 11", "down (fold 4), up (fold 1).**"),
+        ([("up", fold) for fold in range(3)], None, "Nothing can be compared. 3 of 11", "**Not comparable: up**"),
+        ([("up", fold) for fold in range(5)], None, "Nothing can be compared. 5 of 11", "**Not comparable: up**"),
+        ([(how, fold) for how in ("up", "down") for fold in range(5)], None, "Nothing can be", "comparable: up, down"),
+    ],
+    ids=["one", "one of each", "most", "an arm", "all"],
+)
+def test_a_number_that_is_none_is_told_as_diverged_and_its_pair_left_out(
+    lost: list[tuple[str, int]], better: bool | None, verdict: str, told: str, tmp_path: Path
+) -> None:
+    """Seen: NaN is refused with the advice to return None, and then all eight trainings end at the report: "it has no
+    'score' in its result; give metric one of its numbers: it has none"."""
+    run = reported(tmp_path, text=DIVERGES.replace("LOST", repr(lost)))
+    result, numbers = (durable.read_json(run / name) for name in ("result.json", "final_results.json"))
+    table, rows = (run / "table.md").read_text(), (run / "compared.csv").read_text().splitlines()
+    assert result["answer"][0].startswith(verdict) and told in table
+    assert [one["better"] for one in numbers["differences"]] == ([] if better is None else [better])
+    folds = {fold for _, fold in lost} if better else set()
+    assert all(one["seeds"] == 5 - len(folds) for one in numbers["differences"])
+    assert table.count("| diverged ") == len(lost) == 12 - len(rows)
+
+
 def test_the_numbers_of_the_arms_are_read_by_ratchet_compare(tmp_path: Path) -> None:
     text = BESIDE.replace(' | {"ridge": ridge()}', "")
     run = reported(tmp_path, text=text)
