@@ -66,8 +66,7 @@ def run_command(
     own = _checkpoints(run, checkpoints) if checkpoints else None
     if own and (newest := own.newest()):
         arguments += [part.replace("{checkpoint}", str(newest)) for part in resume]
-        told = newest.relative_to(run.scratch), own.step
-        run.log.info("goes on from %s, kept when step %d was told", *told, extra=FOR_THE_TERMINAL)
+        run.went_on("run.command", "its script was not rehearsed")
     elif own and run.lock.number > 1:
         anew = "begins anew: no attempt before left a whole checkpoint %s"
         run.log.warning(anew, checkpoints, extra=FOR_THE_TERMINAL)

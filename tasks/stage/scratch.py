@@ -68,6 +68,8 @@ class ScratchCheckpoints:
         for path in self._present():
             if (step := self._step(path)) is None or step >= done:
                 self._resolved(path.parent)
+                if saved is None or step is not None:  # else it is put back as it was
+                    LOG.warning("%s may be torn: it is passed over, and removed", path, extra=FOR_THE_TERMINAL)
                 _remove(path)
         kept = self._checkpoints.steps()
         for torn in [copy for step, copies in self._copies().items() if step not in kept for copy in copies]:
@@ -81,6 +83,8 @@ class ScratchCheckpoints:
                 target, newest = newest, self._place(self.state["link"])
                 _remove(newest)
                 newest.symlink_to(os.path.relpath(target, newest.parent))
+            name = newest.relative_to(self._folder)
+            LOG.info("goes on from %s, kept when step %d was told", name, done, extra=FOR_THE_TERMINAL)
         self._listed = {path: _stamps(path) for path in self._present()}
         return newest
 

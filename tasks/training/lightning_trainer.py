@@ -44,6 +44,8 @@ def train_lightning(
     """
     own = TrainerCheckpoints(run, "default_root_dir", trainer.default_root_dir, "lightning-*.ckpt")
     require_equal("the Trainer has one device", trainer.world_size, 1)
+    if own.begin:
+        run.went_on("a Lightning Trainer", _untested(trainer, train_dataloaders))
     timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]
     left = [timer.time_remaining() for timer in timers if timer.time_remaining() is not None]
     require_equal("the Trainer ends by steps, not by a clock: max_time", left or None, None)
@@ -63,6 +65,19 @@ def train_lightning(
         if isinstance(ended.__context__, KeyboardInterrupt):  # what Lightning makes of a second Ctrl-C
             raise ended.__context__ from None
         raise
+
+
+def _untested(trainer: Trainer, loader: Any) -> str:
+    """What of this Trainer no test shows to go on with equal bytes; empty for nothing."""
+    own = [type(one).__name__ for one in trainer.callbacks if vars(one) and not type(one).__module__.startswith("light")
+           and type(one).state_dict is Callback.state_dict]  # fmt: skip
+    reasons = {
+        f"what {', '.join(own)} keeps is in no checkpoint": own,
+        f"no test has precision={trainer.precision}": trainer.precision != "32-true",
+        "its data are no DataLoader": loader is not None and not isinstance(loader, DataLoader),
+        "its workers persist": getattr(loader, "persistent_workers", False),
+    }
+    return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
 class _Callback(Callback):
