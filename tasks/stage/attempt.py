@@ -94,6 +94,7 @@ def _attempt_with_lock(
         with work.stop.listening():
             config = _open(stage, config, work, inputs, record)
             _keep_origin(run, origin, lock)
+            _require_whole(inputs)
             result = _work(stage, work, config, inputs)
             work.end_loops()
             work.stop.check_signals()
@@ -273,6 +274,23 @@ def _require_unchanged(
         f"{', '.join(changed) or 'code, a file or a package'} of {stage.name} changed since it was started: with that "
         "put back as it was, the same command goes on; as it is now, the stage is another run, which begins anew"
     )
+
+
+def _require_whole(inputs: dict[str, StageInput]) -> None:
+    """Reads every byte of what the stage reads, once: what rotted on a disk has kept its size and times.
+
+    BadInput names the file. Each later check reads that run's bytes too, so the stage that made it counts as unfinished
+    from here on, locally and on SLURM, and is made again when the study is started again.
+    """
+    for role, source in inputs.items():
+        verdict = markers.check_outputs(source.run)
+        if not verdict.holds or verdict.outputs_digest != source.outputs_digest:
+            markers.doubt(source.run)
+            raise BadInput(
+                f"the input {role}, {source.run.stage} in {source.path}, is not what it was when it was finished: "
+                f"{verdict.reason or 'it was made anew since this attempt was started'}. Start the study again: "
+                f"{source.run.stage} is made again first, unless you put back what it had left"
+            )
 
 
 def _work(stage: Stage, work: StageRun, config: StageConfiguration, inputs: dict[str, StageInput]) -> dict[str, Any]:
