@@ -47,8 +47,12 @@ def read_json(path: Path) -> Any:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Durably writes `data` under the name `path`."""
-    with new_file(path) as temporary:
-        temporary.write_bytes(data)
+
+    def write() -> None:
+        with new_file(path) as temporary:
+            temporary.write_bytes(data)
+
+    reading.tried_twice(write)  # as a whole: what fsync was refused once it does not write at the next call
 
 
 def reached(moment: str, path: Path) -> None:
@@ -64,7 +68,7 @@ def new_file(path: Path) -> Iterator[Path]:
         reached("written", path)
         _fsync(temporary)
         reached("synced", path)
-        os.rename(temporary, path)
+        _rename(temporary, path)
         reached("renamed", path)
         _fsync(path.parent)
     except BaseException as error:
@@ -97,7 +101,7 @@ def new_directory(path: Path) -> Iterator[Path]:
         if path.exists():
             _replace_directory(path, temporary)
         else:
-            os.rename(temporary, path)
+            _rename(temporary, path)
         reached("renamed", path)
         _fsync(path.parent)
         reached("durable", path)
@@ -116,12 +120,12 @@ def _replace_directory(path: Path, temporary: Path) -> None:
     if not temporary.exists():
         raise FileNotFoundError(f"{temporary} was removed by another process while {path} was written")
     replaced = _temporary_name(path)
-    os.rename(path, replaced)
+    _rename(path, replaced)
     reached("old renamed away", path)
     try:
-        os.rename(temporary, path)
+        _rename(temporary, path)
     except OSError:
-        os.rename(replaced, path)
+        _rename(replaced, path)
         raise
     shutil.rmtree(replaced, ignore_errors=True)
 
@@ -129,7 +133,7 @@ def _replace_directory(path: Path, temporary: Path) -> None:
 def remove_directory(path: Path) -> None:
     """Removes a directory under a temporary name: a death on the way leaves no half of it under its own."""
     temporary = _temporary_name(path)
-    os.rename(path, temporary)
+    _rename(path, temporary)
     shutil.rmtree(temporary, ignore_errors=True)
 
 
@@ -216,8 +220,19 @@ def _temporary_name(path: Path) -> Path:
     return path.parent / f"{TEMPORARY_PREFIX}{path.name}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
+def _rename(path: Path, to: Path) -> None:
+    """Tried once again, where a server lost the answer; it may have done it."""
+    try:
+        os.rename(path, to)
+    except OSError as error:
+        if error.errno not in reading.UNANSWERED:
+            raise
+        if os.path.lexists(path) or not os.path.lexists(to):
+            os.rename(path, to)
+
+
 def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = reading.tried_twice(lambda: os.open(path, os.O_RDONLY))
     try:
         os.fsync(descriptor)
     finally:

@@ -9,6 +9,7 @@ and comes back cannot commit: `Lock.check()` runs before each commit, and reader
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import socket
@@ -20,10 +21,11 @@ from pathlib import Path
 from typing import TypedDict
 
 from storage import durable, reading
-from storage.errors import Held
+from storage.errors import BadInput, Held
 
 HEARTBEAT_SECONDS = 5.0
 DEAD_AFTER_SECONDS = 60.0
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class LockLost(Exception):
@@ -73,7 +75,11 @@ def highest(directory: Path) -> int:
 
     Its heartbeat and its release count like the lock itself: a number whose lock someone deleted is not used again.
     """
-    names = (name for name in directory.glob("*.*") if name.suffix in (".json", ".alive", ".released"))
+    try:
+        listed = reading.tried_twice(lambda: os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    names = (name for name in map(Path, listed) if name.suffix in (".json", ".alive", ".released"))
     return max((int(name.stem) for name in names if name.stem.isdecimal()), default=0)
 
 
@@ -159,11 +165,19 @@ def _make(directory: Path, number: int) -> bool:
     try:
         temporary.write_bytes(durable.canonical_json(process_identity()))
         try:
-            os.link(temporary, final)
+            reading.tried_twice(lambda: os.link(temporary, final))
         except FileExistsError:  # perhaps our own: an NFS server that restarts may link and lose the answer
             with contextlib.suppress(FileNotFoundError):  # a later holder has removed ours
                 return os.path.samefile(temporary, final)
             return False
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            raise BadInput(
+                f"the disk of {directory.parent} refuses link() ({error.strerror}), by which one process alone takes a "
+                "run directory; SMB, exFAT and some FUSE disks have none. Give --root a folder on another disk: NFS, "
+                "Lustre, ext4 and XFS have it"
+            ) from None
         return True
     finally:
         temporary.unlink(missing_ok=True)

@@ -12,13 +12,15 @@ import io
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from storage.errors import BadInput, cut
 
+Answer = TypeVar("Answer")
 JSON_BYTES, MANIFEST_BYTES = 16 * 2**20, 64 * 2**20
 """A marker of 1,000 files has 0.3 MB; the manifest of an export of 100,000 files 20 MB, and a long table 10 MB."""
 YAML_BYTES = 256 * 2**10
@@ -27,8 +29,19 @@ ROWS_BYTES = 2**30
 """The bound of a file of rows; a million steps are 300 MB."""
 LOG_BYTES = 64 * 2**10
 """The length of the end of a log that is read for its last lines."""
+UNANSWERED = (errno.ESTALE, errno.EIO)
 DEPTH = 64
 DIGITS = 100
+
+
+def tried_twice(call: Callable[[], Answer]) -> Answer:
+    """What a call of the disk returns; where a disk of a network lost a handle or an answer, it is tried once again."""
+    try:
+        return call()
+    except OSError as error:
+        if error.errno not in UNANSWERED:
+            raise
+        return call()
 
 
 def opened(path: Path, links: bool = True) -> io.BufferedReader:
@@ -38,7 +51,8 @@ def opened(path: Path, links: bool = True) -> io.BufferedReader:
     """
     refused = ValueError(f"{path} is a pipe, a socket or a device and no regular file: it is not read, remove it")
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | (0 if links else os.O_NOFOLLOW))
+        how = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | (0 if links else os.O_NOFOLLOW)
+        descriptor = tried_twice(lambda: os.open(path, how))
     except OSError as error:
         raise refused if error.errno in (errno.ENXIO, errno.ENODEV) else error from None
     mode = os.fstat(descriptor).st_mode
@@ -50,11 +64,15 @@ def opened(path: Path, links: bool = True) -> io.BufferedReader:
 
 def read_bytes(path: Path, at_most: int | None = JSON_BYTES) -> bytes:
     """The bytes of a regular file; ValueError where there are more than `at_most`."""
-    with opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if at_most is not None and size > at_most:
-            raise ValueError(f"{path} has more than {at_most:,} bytes, as no file of ours has: it is not read")
-        return file.read(size)
+
+    def read() -> bytes:
+        with opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if at_most is not None and size > at_most:
+                raise ValueError(f"{path} has more than {at_most:,} bytes, as no file of ours has: it is not read")
+            return file.read(size)
+
+    return tried_twice(read)
 
 
 def read_text(path: Path) -> str:

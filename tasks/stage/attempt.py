@@ -17,6 +17,7 @@ from storage import attempts, durable, generations, locks, markers
 from storage.differences import leaves
 from storage.errors import BadInput, Held, NoProgress, cut
 from storage.inside import refuse_links
+from storage.reading import UNANSWERED
 from storage.run_directory import SCRATCH, RunDirectory, fingerprint, read
 from tasks.stage import numerics
 from tasks.stage.outcome import Outcome, in_words, outcome_of
@@ -51,7 +52,7 @@ def attempt(
     except BadInput as error:
         return outcome_of(error)
     except OSError as error:
-        if durable.disk_full(error, run.path):
+        if durable.disk_full(error, run.path) or error.errno in UNANSWERED:
             return outcome_of(error)
         return outcome_of(BadInput(f"cannot write in the run directory {run.path}: {error.strerror or error}"))
     try:

@@ -6,13 +6,14 @@ import errno
 import sysconfig
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from storage import locks
 from storage.attempts import AttemptRecord
 from storage.errors import BadInput, CheckFailed, NoProgress, NotLearning, NumericalFailure, Stop
+from storage.reading import UNANSWERED
 from tasks.stage.diagnosis import Category, Diagnosis
 
 INSTALLED = ("site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name)
@@ -185,6 +186,10 @@ def outcome_of(error: BaseException) -> Outcome:
         advice = "Free space or raise the quota, then start the same command: it goes on from what is saved."
         return diagnosed("crashed", "disk full", f"could not write {error.filename or ''}: {error.strerror}", advice)
     detail = "".join(traceback.format_exception(error))
+    if isinstance(error, OSError) and error.errno in UNANSWERED:
+        summary = f"the disk did not answer: {error.strerror}: {error.filename or 'it names no file'}"
+        advice = "Nothing that was saved is lost: the stage is tried again here, or goes on with the same command."
+        return replace(diagnosed("crashed", "crash", summary, advice, detail), retryable=True)
     if is_out_of_memory(error):
         advice = (
             "Take a device with more memory, or lower execution.micro_batch_examples: validations and records take as "

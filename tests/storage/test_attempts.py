@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import json
 import os
@@ -299,3 +300,28 @@ def test_the_processor_time_of_an_attempt_is_its_own_where_several_work_in_one_p
         record.end("finished", 0, None)
         used.append(durable.read_json(tmp_path / f"000{number}.json")["cpu_seconds"])
     assert used[0] >= 0.3 > used[1] + 0.1
+
+
+def test_a_disk_without_links_is_named_with_the_call_and_what_to_take_instead(tmp_path, monkeypatch):
+    """SMB, exFAT and some FUSE."""
+
+    def refused(*names):
+        raise PermissionError(errno.EPERM, "Operation not permitted", *map(str, names))
+
+    monkeypatch.setattr(os, "link", refused)
+    outcome, run = toy.try_once(tmp_path), toy.run_directory(tmp_path)
+    assert outcome.end_state == "bad_input" and f"the disk of {run.path} refuses link()" in outcome.message
+    assert "Give --root a folder on another disk" in outcome.message
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
+def test_a_disk_that_does_not_answer_is_a_sentence_and_is_tried_again(tmp_path, monkeypatch, number):
+    def unanswered(*_, **__):
+        raise OSError(number, os.strerror(number), "/disk/file")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", unanswered)
+        outcome = toy.try_once(tmp_path)
+    assert (outcome.end_state, outcome.retryable) == ("crashed", True)
+    assert "the disk did not answer" in outcome.message and "/disk/file" in outcome.message
+    assert "Traceback" not in outcome.text and "is tried again here" in outcome.text
