@@ -82,6 +82,12 @@ class Alone:
         self.begun.append(Command(list(words), self.folder / f"said-{len(self.begun)}", self.environment))
         return self.begun[-1]
 
+    def told_of_jobs(self) -> list[list[str]]:
+        """Stage, partition and limit of each job of the study, oldest first."""
+        lines = self.cluster.slurm("squeue", "-h", "-t", "all", "--sort=i", "-o", "%j|%P|%l").splitlines()
+        jobs = [line.split("|") for line in lines if line.startswith(f"{self.name}-")]
+        return [[name.partition("toy-")[2].partition(".")[0], *asked] for name, *asked in jobs]
+
     def command(self, name: str, *more: str) -> Command:
         """`ratchet NAME` of the toy, whose training rests while the file `hold` is there."""
         study = ("tests.slurm.toy", f"--set=name={self.name}", f"--set=training.pauses_while={self.hold}")

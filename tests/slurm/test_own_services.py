@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,29 @@ def test_interrupted_it_leaves_queued_jobs_and_says_so_and_a_cancelled_study_sta
     code, said = alone.wait().end()
     assert code == 0, said + alone.told()
     assert len(Journal(jobs_folder(alone.training)).all()) == 2, "the cancelled job and the one after it"
+
+
+def test_two_roots_on_one_login_node_keep_to_their_own_site_files_and_start_nothing_of_each_other(
+    alone: Alone, own_prefect_home: Path, tmp_path: Path
+) -> None:
+    """Their commands share PREFECT_HOME, and so the server and the pool."""
+    other = Alone(alone.cluster, tmp_path / "other", own_prefect_home)
+    with other.bench.site_with(partition="high", time_limit_minutes=33), alone.bench.site_with(time_limit_minutes=11):
+        mine, theirs = alone.wait(), other.wait()
+        alone.trains()
+        other.trains()
+        assert mine.end(signal.SIGINT)[0] == 130
+        alone.hold.unlink()
+        until("the training is finished", alone.training.marker_file.exists, told=alone.told)
+        other.hold.unlink()
+        code, said = theirs.end()
+        assert code == 0, said + other.told()
+        assert len(alone.jobs()) == 1, "what was interrupted waits for its own command"
+        code, said = alone.wait().end()
+        assert code == 0, said + alone.told()
+    for one, asked in ((alone, ["cpu", "11:00"]), (other, ["high", "33:00"])):
+        assert one.told_of_jobs() == [["training", *asked], ["report", *asked]]
+        one.require_each_once()
 
 
 def test_who_cancels_from_elsewhere_ends_what_waits_for_a_place_too(alone: Alone) -> None:

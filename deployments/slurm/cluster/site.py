@@ -8,6 +8,7 @@ the site file, the study as it was started last. All are read anew for each job.
 from __future__ import annotations
 
 import grp
+import hashlib
 import os
 import re
 import shlex
@@ -272,6 +273,11 @@ def overrides(groups: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
 def folder_of_pool(site: Site, pool: str) -> Path:
     """Folder where a pool's worker keeps what belongs to no study."""
     return Path(site.root) / ".slurm" / pool
+
+
+def queue_of(site: Site) -> str:
+    """The work queue of the site's root in each pool: a worker takes no run of another root, which has other limits."""
+    return f"root-{hashlib.sha256(os.path.realpath(site.root).encode()).hexdigest()[:12]}"
 
 
 def note_environment(folder: Path) -> None:

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -29,6 +28,8 @@ AGAIN_AFTER_SECONDS = (2.0, 5.0, 15.0)
 ALIVE = of_type(StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 NOT_ENDED = of_type(StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED)
 """Under way, with or without a job yet, and not being cancelled."""
+UNNAMED = "default"
+"""Prefect's queue of the runs for which nobody named one: started by hand, or by an earlier version."""
 CANCELS = (StateType.CANCELLING, StateType.CANCELLED)
 ENDED_BY_OTHERS = of_type(StateType.CANCELLED, StateType.CRASHED)
 
@@ -55,12 +56,15 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
 
 
 class PrefectRuns:
-    """Flow runs of one work pool."""
+    """Flow runs of one work pool, in one of its queues, and those for which nobody named one."""
 
-    def __init__(self, pool: str, folder_of: Callable[[FlowRun], Path], client: SyncPrefectClient) -> None:
-        self._pool, self._folder_of, self._client = pool, folder_of, client
-        self._read = partial(flow_runs, client, pool)
+    def __init__(self, pool: str, queue: str, folder_of: Callable[[FlowRun], Path], client: SyncPrefectClient) -> None:
+        self._pool, self._queue, self._folder_of, self._client = pool, queue, folder_of, client
         self._others_taken_in = False
+
+    def _read(self, sort: FlowRunSort | None = None, newest_only: bool = False, **where: Any) -> list[FlowRun]:
+        found = flow_runs(self._client, self._pool, sort, newest_only, **where)
+        return [run for run in found if run.work_queue_name in (self._queue, UNNAMED, None)]
 
     def watched(self, also: Iterable[str]) -> list[Run]:
         """Runs that are Pending, Running or Cancelling, and those named. The first call takes in what others ended."""

@@ -21,7 +21,7 @@ from prefect.client.schemas.objects import FlowRun
 
 from deployments.slurm.cluster.client import Refused, SlurmCommands
 from deployments.slurm.cluster.partitions import Cluster, read_cluster
-from deployments.slurm.cluster.site import Resources, Site, folder_of_pool, note_environment, read_site
+from deployments.slurm.cluster.site import Resources, Site, folder_of_pool, note_environment, queue_of, read_site
 from deployments.slurm.job.journal import jobs_folder, run_of
 from deployments.slurm.job.plan import PREFECTS_OWN, Plan, asked_automatically, asked_now, continues, time_problem
 from deployments.slurm.job.preflight import require
@@ -129,7 +129,7 @@ class Service:
         """`clients` makes a client of the server; `more_come` as for `Pool`."""
         self.site, self.lock, self._folder = site, lock, folder_of_pool(site, pool)
         self._client = clients()
-        self.runs = PrefectRuns(pool, self.folder_of, self._client)
+        self.runs = PrefectRuns(pool, queue_of(site), self.folder_of, self._client)
         self.mirror = Beside(Mirror(clients()))
         self.places = Places(self.runs, self._folder / "places.json")
         arrays = self._folder / "arrays"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -21,14 +21,15 @@ import anyio.abc
 import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import ObjectAlreadyExists
 from prefect.plugins import load_prefect_collections
 from prefect.workers.base import BaseWorker, BaseWorkerResult
 
 from deployments.slurm.cluster.client import require_commands
 from deployments.slurm.cluster.ownership import require_own
-from deployments.slurm.cluster.site import Site, folder_of_pool, read_site
+from deployments.slurm.cluster.site import Site, folder_of_pool, queue_of, read_site
 from deployments.slurm.job.variables import SlurmJobConfiguration, SlurmVariables
-from deployments.slurm.pool.runs import passes
+from deployments.slurm.pool.runs import UNNAMED, passes
 from deployments.slurm.pool.service import Service
 from storage import locks
 from storage.errors import Held
@@ -77,6 +78,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         site = read_site()
         close_to_others(site.permissions)  # scripts and logs of jobs, which begin with the umask of this process
         require_own([folder_of_pool(site, self._work_pool_name)], site.trust_group)
+        self._queue = queue_of(site)
         await super().setup()
         assert self._runs_task_group is not None
         self._runs_task_group.start_soon(self._watch, site)
@@ -89,8 +91,8 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
         """Nothing while another worker serves the pool, before a poll has said how many may come, or while the server
-        is away."""
-        if self._service is not None and self._service.places.are_kept:
+        is away; and none of another root's."""
+        if self._work_queues and self._service is not None and self._service.places.are_kept:
             with self._server_may_be_away():
                 return await super().get_and_submit_flow_runs()
         return []
@@ -98,6 +100,10 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
     async def sync_with_backend(self) -> None:
         with self._server_may_be_away():
             await super().sync_with_backend()
+            if self._client is not None and not self._work_queues:
+                with suppress(ObjectAlreadyExists):
+                    await self._client.create_work_queue(self._queue, work_pool_name=self._work_pool_name)
+                self._work_queues = {self._queue, UNNAMED}
 
     @contextmanager
     def _server_may_be_away(self) -> Iterator[None]:

@@ -62,7 +62,7 @@ class Follower:
         if not self._kept:
             require_runnable(self._slurm)
             with get_client(sync_client=True) as client:
-                warn_of_idle_pools(client)
+                warn_of_idle_pools(client, self._slurm.site)
             self._slurm.keep()
             self._when_kept(self._slurm)
             self._kept = True
@@ -101,7 +101,7 @@ def standings(slurm: SlurmStudy, told: Told = nobody) -> Standings:
     """How every stage stands; starts and writes nothing."""
     with get_client(sync_client=True) as client:
         found = _all(slurm, Look(client, SlurmCommands(), told=told))
-        warn_of_idle_pools(client)
+        warn_of_idle_pools(client, slurm.site)
     return found
 
 

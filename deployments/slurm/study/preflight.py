@@ -22,6 +22,7 @@ from deployments.slurm.job.preflight import folder_problems, notes, problems, re
 from deployments.slurm.job.variables import Deployments, own_resources, plan_for
 from deployments.slurm.study.follower import FOLLOW
 from deployments.slurm.study.study import SlurmStudy
+from storage import locks
 from storage.errors import BadInput
 from storage.permissions import open_to_all
 from tasks.stage.numerics import without_cuda
@@ -106,13 +107,16 @@ def checked(slurm: SlurmStudy) -> Checked:
     return Checked(plans, found)
 
 
-def warn_of_idle_pools(client: SyncPrefectClient) -> None:
+def warn_of_idle_pools(client: SyncPrefectClient, site: Site) -> None:
     """Without a worker nothing is submitted, and what runs is shown as it was when the last one died."""
     stages = client.read_deployments(flow_filter=FlowFilter.model_validate({"name": {"any_": ["stage"]}}))
     for pool in sorted({one.work_pool_name for one in stages if one.work_pool_name}):
         status = client.read_work_pool(pool).status
-        if status == WorkPoolStatus.NOT_READY:
-            LOG.warning("no worker serves the pool %s: start one with `prefect worker start --pool %s`", pool, pool)
+        if status == WorkPoolStatus.NOT_READY or not locks.holder(folder_of_pool(site, pool) / "locks"):
+            LOG.warning(
+                "no worker serves the pool %s for the root %s: start one with `prefect worker start --pool %s`",
+                *(pool, site.root, pool),
+            )
         elif status == WorkPoolStatus.PAUSED:
             LOG.warning("the pool %s is paused: nothing is submitted until `prefect work-pool resume %s`", pool, pool)
 

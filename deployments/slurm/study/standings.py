@@ -23,7 +23,7 @@ from deployments.dag.walk import Handle
 from deployments.prefect.flow_run import AT_ONCE, flow_runs
 from deployments.slurm.cluster.client import SlurmCommands, Unreachable
 from deployments.slurm.cluster.diagnosis import ENDS, accounted_end
-from deployments.slurm.cluster.site import Site
+from deployments.slurm.cluster.site import Site, queue_of
 from deployments.slurm.job.journal import CANCEL_WORDS, Journal, Submission, end_of, jobs_folder
 from deployments.slurm.job.plan import marked
 from deployments.slurm.job.variables import Deployments, job_variables, run_name, stage_parameters
@@ -195,6 +195,7 @@ class Starter:
                 state_details=marked("person" if person else "automatic"),
             ),
             job_variables=job_variables(self._site, handle, self._source),
+            work_queue_name=queue_of(self._site),
         )
 
 

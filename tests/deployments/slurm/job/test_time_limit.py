@@ -17,7 +17,7 @@ SHORT = {"category": "time limit", "summary": "too short"}
 def attempts(folder: Path, *records: dict[str, Any]) -> None:
     (folder / "attempts").mkdir(exist_ok=True)
     for number, record in enumerate(records, 1):
-        durable.write_json(folder / "attempts" / f"{number:04d}.json", record)
+        durable.write_json(folder / "attempts" / f"{number:04d}.json", {"attempt": number} | record)
 
 
 def problem(folder: Path, minutes: int, lead: float, automatic: bool = False) -> str:

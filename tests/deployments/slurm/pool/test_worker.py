@@ -63,7 +63,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmWorker:
 
     made = asyncio.run(make())
     made._service = SimpleNamespace(places=SimpleNamespace(are_kept=True))  # type: ignore[assignment]
-    made._has_successfully_synced = True
+    made._has_successfully_synced, made._work_queues = True, {"root"}
     return made
 
 
@@ -341,7 +341,7 @@ def test_a_limit_in_which_two_jobs_did_no_step_fails_the_run_and_says_which_key_
     Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
     (tmp_path / "runs" / "attempts").mkdir()
     for number in (1, 2):
-        durable.write_json(tmp_path / "runs" / "attempts" / f"000{number}.json", short)
+        durable.write_json(tmp_path / "runs" / "attempts" / f"000{number}.json", {"attempt": number} | short)
     ((type_, name, message),) = refusing.run("the time limit", time_limit_minutes=1, lead_seconds=20)
     assert (type_, name) == ("FAILED", "Failed") and "Set time_limit_minutes to at least 2" in message
     assert refusing.notified == [message]

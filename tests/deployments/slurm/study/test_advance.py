@@ -188,11 +188,16 @@ def test_the_status_starts_nothing_and_says_what_would_be_started(world: World) 
     assert world.shown().flow_run == started
 
 
-def test_a_pool_that_no_worker_serves_is_told(client: SyncPrefectClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pool_that_no_worker_serves_is_told(
+    client: SyncPrefectClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("WARNING", "ratchet")
-    warn_of_idle_pools(client)
+    warn_of_idle_pools(client, Site(root=str(tmp_path)))
     pool = client.read_deployment_by_name(FIRST.deployment).work_pool_name
-    assert f"no worker serves the pool {pool}: start one with `prefect worker start --pool {pool}`" in caplog.text
+    assert (
+        f"no worker serves the pool {pool} for the root {tmp_path}: start one with `prefect worker start --pool {pool}`"
+        in caplog.text
+    )
 
 
 def test_what_is_finished_is_not_started_and_what_reads_it_is(world: World) -> None:

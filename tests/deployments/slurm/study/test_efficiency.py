@@ -49,6 +49,7 @@ def a_job(
     Journal(run.path / "jobs").write(entry)
     run.attempts.mkdir(parents=True, exist_ok=True)
     record = {
+        "attempt": number,
         "slurm_job_name": entry.name,
         "started_at": began,
         "ended_at": ended,
