@@ -161,12 +161,18 @@ def without_progress(folder: Path, now_at: list[int]) -> list[AttemptRow]:
 
     `now_at` is how far the stage is: numbers of which at least one grows with every progress (the steps made up to
     a checkpoint, the number of record parts). An attempt left no progress when the next one began where it had begun. A
-    row ends at an attempt with progress or one that a person started; one that a person ended is passed over.
+    row ends at an attempt with progress or one that a person started, and at a job that a person asked for, though it
+    died before its attempt had a record; an attempt that a person ended is passed over.
     """
     row: list[AttemptRow] = []
+    jobs = [
+        job for file in (folder.parent / "jobs").glob("[0-9]*.json") if (job := read(file)).get("automatic") is False
+    ]
+    asked_after = max((job.get("attempts_before") or 0 for job in jobs), default=0)
     for record in reversed(records(folder)):
         began_at = record.get("began_at") or [0] * len(now_at)
-        if record.get("started_by") != "automatic" or any(a > b for a, b in zip(now_at, began_at, strict=True)):
+        by_person = record.get("started_by") != "automatic" or record["attempt"] <= asked_after
+        if by_person or any(a > b for a, b in zip(now_at, began_at, strict=True)):
             return row
         if record.get("end_state") not in ENDED_BY_A_PERSON:
             row.append(record)

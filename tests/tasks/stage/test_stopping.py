@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
+from deployments.slurm.job.journal import Journal, Submission, jobs_folder
 from storage import attempts, durable, generations
 from storage.checkpoints import Checkpoints
 from tasks.stage import progress
@@ -434,6 +435,19 @@ def test_attempts_that_a_person_started_are_never_refused_and_do_not_count(tmp_p
     HOOKS.clear()
     monkeypatch.setenv(attempts.STARTED_BY, "automatic")
     assert toy_attempt(tmp_path, TOY).end_state == "finished"
+
+
+def test_a_person_s_retry_whose_job_died_before_its_attempt_begins_a_new_count(tmp_path, automatic):
+    """Of two lanes that were killed as they started after a retry both failed at once, by attempts from before it."""
+    HOOKS["batch"] = dies
+    for _ in range(3):
+        assert toy_attempt(tmp_path, TOY).end_state == "crashed"
+    journal = Journal(jobs_folder(toy_directory(tmp_path, TOY)))
+    journal.write(Submission(4, "toy.4", "f", 0.0, automatic=False, memory_gb=1.0, attempts_before=3))
+    journal.write(Submission(5, "toy.5", "f", 0.0, automatic=True, memory_gb=1.0, attempts_before=3))
+    for _ in range(3):
+        assert toy_attempt(tmp_path, TOY).end_state == "crashed"
+    assert toy_attempt(tmp_path, TOY).end_state == "no_progress"
 
 
 def test_a_person_s_restart_after_no_progress_begins_a_generation_and_a_new_count(tmp_path, monkeypatch, automatic):
