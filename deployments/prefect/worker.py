@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,6 +78,9 @@ def _end_with_command() -> None:
 
 if __name__ == "__main__":
     from prefect.cli import app
+    from prefect.settings import PREFECT_HOME
 
+    # of this process alone: Prefect makes a folder of one name there, which is another person's on a shared machine
+    tempfile.tempdir = str(PREFECT_HOME.value())
     threading.Thread(target=_end_with_command, daemon=True).start()
     app()

@@ -26,12 +26,12 @@ from tests.deployments.prefect.test_embedded import _gone, _processes_of, databa
 from tests.flows.test_again import SMALL
 
 
-def _command(home: Path, *options: str) -> subprocess.Popen[str]:
+def _command(home: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     return subprocess.Popen(
         [sys.executable, "-c", "from flows.command import ratchet; raise SystemExit(ratchet())", "ui", *options],
         cwd=REPOSITORY,
-        env=environment | {"PREFECT_HOME": str(home)},
+        env=environment | {"PREFECT_HOME": str(home)} | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -65,15 +65,17 @@ def _killed_run(server: Server, home: Path) -> str:
 
 
 def test_the_ui_is_served_with_a_deployment_for_each_profile_and_ctrl_c_leaves_no_process(
-    own_prefect_home: Path,
+    own_prefect_home: Path, tmp_path: Path
 ) -> None:
+    """Also where the machine's folder for files of a while holds what another person's Prefect made there."""
     home = own_prefect_home
+    (tmp_path / "runner_storage").write_text("nothing can be made below it")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = _command(home, "--port", str(port))
         said, _ = refused.communicate(timeout=120)
         assert refused.returncode == 2 and f"port {port} is taken" in said
-    kept = _command(home, "--port", str(port))
+    kept = _command(home, "--port", str(port), TMPDIR=str(tmp_path))
     try:
         server, page = opened(kept)
         address = f"http://127.0.0.1:{port}"

@@ -38,7 +38,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     shown = subprocess.run(
         ["bash", "-euc", f"{READ}\nenv"], env=environment, check=True, capture_output=True, text=True, timeout=300
     ).stdout
-    return {name: value for name, value in re.findall(r"^(PREFECT_\w+)=(.*)$", shown, re.MULTILINE)}
+    return {name: value for name, value in re.findall(r"^(PREFECT_\w+|TMPDIR)=(.*)$", shown, re.MULTILINE)}
 
 
 def test_the_file_of_settings_holds_what_its_table_describes(settings: dict[str, str]) -> None:
@@ -49,7 +49,11 @@ def test_the_file_of_settings_holds_what_its_table_describes(settings: dict[str,
     origins = {address, address.replace("127.0.0.1", "localhost")}
     assert {*settings["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"].split(",")} == origins
     made = Path(settings["PREFECT_HOME"])
-    assert made.name.startswith("ratchet-somebody-") and stat.S_IMODE(made.stat().st_mode) == 0o700
+    assert (
+        settings["TMPDIR"] == str(made)
+        and made.name.startswith("ratchet-somebody-")
+        and stat.S_IMODE(made.stat().st_mode) == 0o700
+    )
     name, _, password = settings["PREFECT_API_AUTH_STRING"].partition(":")
     assert settings["PREFECT_SERVER_API_AUTH_STRING"] == f"{name}:{password}" and len(password) >= 32 and name
 
