@@ -14,6 +14,7 @@ import logging
 import os
 import sys
 import textwrap
+import tokenize
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -24,18 +25,7 @@ from typing import Any, get_type_hints
 from pydantic import ValidationError
 
 from deployments.dag import sweep
-from deployments.dag.sources import (
-    FLOWS,
-    KEPT,
-    ROOMS,
-    digest_of,
-    keep,
-    page_names,
-    parsed,
-    require_usable,
-    sources,
-    text_of,
-)
+from deployments.dag.sources import FLOWS, KEPT, ROOMS, digest_of, keep, page_names, parsed, require_usable, sources
 from deployments.dag.walk import Cell, Handle, Walk
 from storage import attempts
 from storage.errors import BadInput, NoSuchFile, did_you_mean
@@ -400,7 +390,8 @@ def _function_of(stage: Stage, page: Path) -> tuple[str, ast.FunctionDef]:
     if found is None or found.origin is None:
         raise BadInput(f"{page}: stage {stage.name}: work {stage.work!r}: there is no module {module!r}")
     try:
-        tree = parsed(text_of(Path(found.origin)), found.origin)
+        with tokenize.open(found.origin) as file:
+            tree = parsed(file.read(), found.origin)
     except SyntaxError as error:
         raise BadInput(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from None
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}

@@ -128,19 +128,12 @@ def _planned(uses: list[tuple[str, nn.Module]], machine: Machine, limits: Limits
     if getattr(module, "groups", 1) > 1:
         return replace(plan, treatment="excluded", why="no factors of a grouped convolution", chosen=False)
     if plan.bytes > machine.memory_bytes:
-        why = (
-            f"a gradient, Lambda and a sum need {12 * rows * columns / 1e9:.1f} GB of {machine.memory_bytes / 1e9:.1f}"
-        )
-        if held:
-            why += f", {limits.batch} x {limits.positions:,} positions {held / 1e9:.1f} (a smaller batch needs less)"
+        beside = f", a sum and {limits.batch} x {limits.positions:,} positions" if held else " and a sum"
+        why = f"a gradient, Lambda{beside} need {plan.bytes / 1e9:.1f} GB of {machine.memory_bytes / 1e9:.1f}"
         return replace(plan, treatment="excluded", why=why, chosen=False)
     if limits.strategy != "ekfac":
         return plan
-    one_hot = (
-        f"tokens are a diagonal factor, and one-hot in a batch: {held / 1e9:.1f} GB"
-        if held
-        else "tokens are a diagonal factor"
-    )
+    one_hot = "tokens are a diagonal factor" + f", and one-hot in a batch: {held / 1e9:.1f} GB" * bool(held)
     of_rows, why_rows = (1, one_hot) if kind == "embedding" else _block(rows, machine, limits)
     of_columns, why_columns = _block(columns, machine, limits)
     whole = of_columns == columns and (of_rows == rows or kind == "embedding")

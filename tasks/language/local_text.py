@@ -54,10 +54,8 @@ def local_documents(text: LocalFiles, skipped: Counter[str]) -> Iterator[Documen
     Counts in `skipped` by file what is left out. BadInput names file, row and column of what cannot be read.
     """
     external.require_no_links(text.paths)
-    digests, names = (
-        external.file_manifest(text.paths),
-        {path: name for name, path in external.local_files(*text.paths)},
-    )
+    digests = external.file_manifest(text.paths)
+    names = {path: name for name, path in external.local_files(*text.paths)}
     for given in text.paths:
         read, passed_over = 0, _never_read(Path(given))
         for _, path in external.local_files(given):

@@ -80,7 +80,8 @@ def require_json(value: object, place: str = "result") -> None:
         for number, inner in enumerate(value):
             require_json(inner, f"{place}[{number}]")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise BadInput(f"{place} is {value}, which JSON cannot hold: return None, or say in words what happened")
+        advice = "return None, which r.report tells as diverged, and say what happened under another key"
+        raise BadInput(f"{place} is {value}, which JSON cannot hold: {advice}")
     elif not (value is None or isinstance(value, str | int | float)):
         raise BadInput(f"{place} is a {_kind(value)}: return a plain value, such as float(...), int(...) or .tolist()")
 

@@ -23,7 +23,7 @@ from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.summarisation.results import METRICS, SummariesResult
 from tasks.summarisation.stages import EvaluateConfig, WritingConfig
-from tasks.summarisation.words import first_words, pieces, sentences, words
+from tasks.summarisation.words import pieces, sentences, words
 
 DOCUMENTS_IN_A_PART = 32
 
@@ -131,7 +131,7 @@ class Writer:
 
 
 def _beside(pair: Example, other: Example, lead_words: int) -> dict[str, float]:
-    lead = first_words(pair.article, lead_words)
+    lead = " ".join(pieces(pair.article)[:lead_words])
     return scores("lead_", pair.summary, lead) | scores("other_summary_", pair.summary, other.summary)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import unicodedata
-from itertools import islice
 from typing import Any
 
 import regex
@@ -36,19 +35,9 @@ def sentences(text: str) -> list[str]:
     return [part for part in SENTENCE_END.split(text) if part.strip()]
 
 
-def first_words(text: str, count: int) -> str:
-    """The beginning of a text, as many words long."""
-    found = list(islice(_pieces(text), count))
-    return " ".join(text[: found[-1].end()].split()) if found else ""
-
-
 def pieces(text: str) -> list[str]:
     """What stands between spaces; of a text in a script without them, its words."""
-    return [found.group() for found in _pieces(text)]
-
-
-def _pieces(text: str) -> Any:
-    return (WORD if UNSPACED.search(text) else regex.compile(r"\S+")).finditer(text)
+    return WORD.findall(text) if UNSPACED.search(text) else text.split()
 
 
 @functools.cache
