@@ -17,6 +17,28 @@ from storage.inside import inside
 from storage.visible import visible
 
 Value = TypeVar("Value")
+FIELDS = {
+    "COMPLETE.json: outputs": "path",
+    "MANIFEST.json of an export": "path",
+    "checkpoints/*/manifest.json: files": "path",
+    "checkpoints/*/state.json: scratch": "path",
+    "checkpoints/*/state.json: link": "path",
+    "checkpoints/*/state.json: bit_generator": "attribute",
+    "stage.json: fingerprint": "path",
+    "stage.json: inputs": "path",
+    "stage.json: configuration_type": "code",
+    "stage.json: work": "code",
+    "study.json: page": "code",
+    "result.json: report": "path",
+    "result.json: tables": "path",
+    "attempts/*.json: attempt": "path",
+    "a folder of a run": "pattern",
+    "a script of --train-py": "code",
+    "a profile: name": "path",
+    "*.index.json of a model: weight_map": "path",
+}
+"""What data name, and what becomes of it. A test feeds each field what would lead elsewhere, and finds a use that is in
+no list."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch
 
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput
+from storage.names import Name
 from storage.tensors import DTYPES
 from tasks.stage.generators import generator_numbers, generator_tensors, load_generators
 
@@ -106,11 +107,15 @@ def _unpack(value: Any, tensors: Tensors) -> Any:
             return torch.Generator(content[0]).set_state(tensors[content[1]])
         case "numpy.Generator":
             state, seeds = _unpack(content, tensors)
-            bits = BIT_GENERATORS[state["bit_generator"]](np.random.SeedSequence(**seeds))
+            bits = Name(state["bit_generator"]).of(BIT_GENERATORS, "generator of NumPy")(
+                np.random.SeedSequence(**seeds)
+            )
             bits.state = state
             return np.random.Generator(bits)
         case "list" | "tuple":
             parts = [_unpack(own, tensors) for own in content]
             return tuple(parts) if kind == "tuple" else parts
         case _:
-            return DICTIONARIES[kind]({_unpack(key, tensors): _unpack(own, tensors) for key, own in content})
+            return Name(kind).of(DICTIONARIES, "value that run.save keeps")(
+                {_unpack(key, tensors): _unpack(own, tensors) for key, own in content}
+            )

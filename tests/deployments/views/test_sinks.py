@@ -145,7 +145,7 @@ def test_without_its_library_a_command_says_what_to_install(
         Sink(sink, root)
 
 
-class _Wandb:
+class NoWandb:
     """The library is none of the tests': what is made ready for it, and what is removed before, is ours."""
 
     Settings = dict
@@ -158,7 +158,7 @@ class _Wandb:
 def test_a_name_of_a_run_is_no_pattern_of_what_weights_and_biases_has(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", _Wandb)
+    monkeypatch.setitem(sys.modules, "wandb", NoWandb)
     for name in ("*", "mine", "[m]ine"):
         (root / name / "train").mkdir(parents=True, exist_ok=True)
         if name != "mine":

@@ -20,6 +20,7 @@ import torch
 
 from deployments.dag.walk import Handle
 from storage import durable
+from storage.errors import BadInput
 from storage.records import read_records
 from tasks.stage import alone, saved
 from tasks.stage.configuration import scientific
@@ -341,7 +342,7 @@ def test_metrics_of_a_loop_of_ones_own_are_those_of_an_undisturbed_one(
 
 def test_a_checkpoint_calls_no_function_of_numpy_that_it_names(tmp_path: Path) -> None:
     """Seen: whatever numpy.random has by that name was called."""
-    with pytest.raises(KeyError):
+    with pytest.raises(BadInput, match="is no generator of NumPy"):
         saved._unpack({"numpy.Generator": {"list": [{"dict": [["bit_generator", "seed"]]}, {"dict": []}]}}, {})
 
 
