@@ -135,8 +135,8 @@ def require_no_links(paths: list[str]) -> None:
     choose what is read. A link that is given by its own name is followed."""
     for given in paths:
         folder = Path(given).expanduser()
-        for _, path in _files_of(given):
-            if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()) and folder.is_dir():
+        for _, path in _files_of(given) if folder.is_dir() else ():
+            if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
                 where = f"{path} is a symbolic link to {path.resolve()}, outside of {given}"
                 raise BadInput(f"{where}: put a copy in its place, or give that file by its own name beside the folder")
 

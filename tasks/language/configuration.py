@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from storage import external
+from tasks.language.hub import require_hub_name
 from tasks.stage.configuration import Configuration, LocalPath, execution, scientific
 from tasks.training.budget import Budget
 from tasks.training.initial import identity
@@ -68,6 +69,10 @@ class HubStream(Configuration):
     split: str = scientific("train", description="Split that is streamed; ours are cut from it.")
     text_column: str = scientific("text", description="Column that holds the text.")
     max_documents: int = scientific(ge=1, description="Documents read from the stream, for all splits together.")
+
+    def external_inputs(self) -> dict[str, Any]:
+        require_hub_name(self.dataset)
+        return super().external_inputs()
 
 
 class HubDataset(HubStream):

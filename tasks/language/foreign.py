@@ -11,9 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import BadInput
@@ -61,13 +59,6 @@ def kept_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-
-
-def local_readers() -> set[str]:
-    """Names that `load_dataset` takes for readers of files of the present folder, and not for data sets of the hub."""
-    found = find_spec("datasets")  # it takes a second to import
-    folders = found.submodule_search_locations if found else None
-    return {module.name for module in iter_modules([f"{folder}/packaged_modules" for folder in folders or ()])}
 
 
 def rows(dataset: str, **options: Any) -> Any:

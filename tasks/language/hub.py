@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pkgutil import iter_modules
 
 from storage.errors import BadInput
 
@@ -16,6 +19,27 @@ LOST = {
     "httpx2": ("NetworkError", "TimeoutException", "RemoteProtocolError"),
 }
 OFFLINE = "OfflineModeIsEnabled"  # a ConnectionError by class, but a setting: trying again would change nothing
+
+
+HUB_NAME = re.compile(r"(?!buckets/|\.)[\w.-]+(/[\w.-]+)?")
+"""Of a data set. Buckets have no commits."""
+
+
+def require_hub_name(dataset: str) -> None:
+    """BadInput for what `load_dataset` takes for a reader of files of the present folder, or for no name on the hub."""
+    if not HUB_NAME.fullmatch(dataset) or dataset in local_readers():
+        raise BadInput(
+            f"dataset {dataset!r} is no data set of the hub at a commit: give its name there with its owner, such as "
+            "monology/pile-uncopyrighted. A name such as csv or text would read files of the present folder: use "
+            "`source: files` for these"
+        )
+
+
+def local_readers() -> set[str]:
+    """Names of the readers that `datasets` has."""
+    found = find_spec("datasets")  # it takes a second to import
+    folders = found.submodule_search_locations if found else None
+    return {module.name for module in iter_modules([f"{folder}/packaged_modules" for folder in folders or ()])}
 
 
 @contextmanager

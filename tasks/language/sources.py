@@ -7,7 +7,6 @@ list and never another text instead.
 from __future__ import annotations
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,15 +18,13 @@ from storage.errors import BadInput
 from tasks.language import foreign
 from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs, PairDataset, columns_of
 from tasks.language.documents import Document, document
-from tasks.language.hub import reachable
+from tasks.language.hub import reachable, require_hub_name
 from tasks.language.local_text import local_documents
 from tasks.language.package_docs import package_documents
 from tasks.language.pairs import joined
 from tasks.language.text_cache import cached
 
 log = logging.getLogger("ratchet.text")
-HUB_NAME = re.compile(r"(?!buckets/|\.)[\w.-]+(/[\w.-]+)?")
-"""Buckets have no commits."""
 HUB_READING = 1  # raise it when a row gives other documents: what was cached before is then read again
 
 
@@ -68,12 +65,7 @@ def _hub_documents(key: str, text: HubStream, cache: Path, skipped: Counter[str]
     They are kept as `<cache>/hub-text/<name>-<digest of what was asked for>.parquet`, so that the network is needed
     once: not again after a kill, unless that came before the last row.
     """
-    if not HUB_NAME.fullmatch(text.dataset) or text.dataset in foreign.local_readers():
-        raise BadInput(
-            f"{key}.dataset {text.dataset!r} is no data set of the hub at a commit: give its name there with its "
-            "owner, such as monology/pile-uncopyrighted. A name such as csv or text would read files of the present "
-            "folder: use `source: files` for these"
-        )
+    require_hub_name(text.dataset)
     if Path(text.dataset).exists():
         # load_dataset would read the folder and call it the hub's data set.
         raise BadInput(

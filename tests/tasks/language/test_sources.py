@@ -8,6 +8,7 @@ import logging
 import os
 import time
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -17,7 +18,7 @@ import pytest
 from datasets import packaged_modules
 
 from storage.errors import BadInput
-from tasks.language import foreign, package_docs, sources, text_cache
+from tasks.language import hub, package_docs, sources, text_cache
 from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs, PairDataset
 from tasks.language.documents import document
 from tests.tasks.language.hub_errors import FINAL, LOST, raising
@@ -196,9 +197,10 @@ def test_a_reader_of_files_is_never_taken_for_a_hub_data_set(tmp_path, monkeypat
         HubDataset(dataset=name, revision=REVISION, max_documents=5),
         PairDataset(dataset=name, revision=REVISION, max_documents=5),
     ):
-        with pytest.raises(BadInput, match=r"text\.dataset .* is no data set of the hub at a commit"):
-            read(text, tmp_path / "cache")
-    assert foreign.local_readers() >= {*packaged_modules._PACKAGED_DATASETS_MODULES}
+        for refused in (partial(read, text, tmp_path / "cache"), text.external_inputs):  # the walk asks for these
+            with pytest.raises(BadInput, match=f"dataset '{name}' is no data set of the hub at a commit"):
+                refused()
+    assert HUB.external_inputs() == {} and hub.local_readers() >= {*packaged_modules._PACKAGED_DATASETS_MODULES}
     assert not (tmp_path / "cache").exists()
 
 
