@@ -18,27 +18,17 @@ from storage.visible import visible
 
 Value = TypeVar("Value")
 FIELDS = {
-    "COMPLETE.json: outputs": "path",
-    "MANIFEST.json of an export": "path",
-    "checkpoints/*/manifest.json: files": "path",
-    "checkpoints/*/state.json: scratch": "path",
-    "checkpoints/*/state.json: link": "path",
-    "checkpoints/*/state.json: bit_generator": "attribute",
-    "stage.json: fingerprint": "path",
-    "stage.json: inputs": "path",
-    "stage.json: configuration_type": "code",
-    "stage.json: work": "code",
-    "study.json: page": "code",
-    "result.json: report": "path",
-    "result.json: tables": "path",
-    "attempts/*.json: attempt": "path",
-    "a folder of a run": "pattern",
-    "a script of --train-py": "code",
-    "a profile: name": "path",
-    "*.index.json of a model: weight_map": "path",
+    "path": (
+        *("COMPLETE.json: outputs", "MANIFEST.json of an export", "checkpoints/*/manifest.json: files"),
+        *("checkpoints/*/state.json: scratch", "checkpoints/*/state.json: link", "stage.json: fingerprint"),
+        *("stage.json: inputs", "result.json: report", "result.json: tables", "attempts/*.json: attempt"),
+        *("a profile: name", "*.index.json of a model: weight_map"),
+    ),
+    "attribute": ("checkpoints/*/state.json: bit_generator",),
+    "code": ("stage.json: configuration_type", "stage.json: work", "study.json: page", "a script of --train-py"),
+    "pattern": ("a folder of a run",),
 }
-"""What data name, and what becomes of it. A test feeds each field what would lead elsewhere, and finds a use that is in
-no list."""
+"""What data name, by what becomes of it. A test feeds each field what leads elsewhere, and finds a use in no list."""
 
 
 @dataclass(frozen=True)

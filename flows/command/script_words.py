@@ -68,17 +68,10 @@ def read(tree: ast.Module) -> ScriptWords:
             r"Epoch (\d+)", ["--config", "--model", "--data"], first=("fit",),
         )  # fmt: skip
     if (run := made.get("exec")) and "configurator" in (opens := ast.unparse(run)):
-        known = [
-            one.targets[0].id
-            for one in tree.body
-            if isinstance(one, ast.Assign)
-            if isinstance(one.targets[0], ast.Name)
-        ]
+        known = [ast.unparse(one.targets[0]) for one in tree.body if isinstance(one, ast.Assign)]
         resume = "--init_from=resume" if "init_from" in known and "resume" in ast.unparse(tree) else ""
         bare = re.search(r"open\('([\w.]+)'\)", opens)
-        others = [
-            f"--{name}=" for name in known if name.islower() and name not in ("out_dir", "init_from", "config_keys")
-        ]
+        others = [f"--{name}=" for name in known if name.islower() and name not in NO_KEYS]
         return replace(
             own, output="--out_dir=" * ("out_dir" in known), resume=resume, resume_is_switch=True, others=others,
             from_folder=bare[1] if bare else "",
@@ -122,24 +115,18 @@ def _required(tree: ast.Module) -> Iterator[str]:
 def _fields(tree: ast.Module) -> Iterator[str]:
     """The options of a script's own dataclasses that have no default."""
     for node in tree.body:
-        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(one) for one in node.decorator_list):
-            for field in node.body:
-                value = field.value if isinstance(field, ast.AnnAssign) else field
-                given = (
-                    {key.arg for key in value.keywords}
-                    if isinstance(value, ast.Call)
-                    else {"default"}
-                    if value
-                    else set()
-                )
-                if isinstance(field, ast.AnnAssign) and not given & {"default", "default_factory"}:
+        if isinstance(node, ast.ClassDef) and "dataclass" in " ".join(map(ast.unparse, node.decorator_list)):
+            for field in (one for one in node.body if isinstance(one, ast.AnnAssign)):
+                given = ast.unparse(field.value) if field.value else "field()"
+                if "field(" in given and "default" not in given:
                     yield f"--{ast.unparse(field.target)}"
 
 
+NO_KEYS = ("out_dir", "init_from", "config_keys")
 KEEPERS = {
     "torch": ("{0}.get_rng_state()", "{0}.set_rng_state({1}.cpu())"),
     "numpy": (
-        "[getattr(part, 'tolist', lambda: part)() for part in {0}.random.get_state()]",
+        "[*map({0}.ndarray.tolist, map({0}.asarray, {0}.random.get_state()))]",
         "{0}.random.set_state(tuple({1}))",
     ),
     "random": ("{0}.getstate()", "{0}.setstate({1})"),
@@ -152,12 +139,8 @@ def _generators(tree: ast.Module) -> tuple[str, ...]:
     called = {_name(call.func) for call, _ in _calls(tree)}
     if called & {"get_rng_state", "get_rng_state_all", "getstate", "get_state", "bit_generator"}:
         return ()
-    names = {
-        one.name: one.asname or one.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import)
-        for one in node.names
-    }
+    imports = [one for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names]
+    names = {one.name: one.asname or one.name for one in imports}
     of = {names[library]: how for library, how in KEEPERS.items() if library in names}
     kept = ", ".join(how[0].format(name) for name, how in of.items())
     sets = [how[1].format(name, f'state["generators"][{place}]') for place, (name, how) in enumerate(of.items())]
