@@ -45,4 +45,5 @@ def test_rouge_counts_words_of_letters_with_their_marks_and_parts_sentences_on_b
         text, other = (marks[0].join(of) + marks[1] for of in (parts, parts[::-1]))
         found = scores("", text, other)
         assert (found["rougeLsum"], found["rouge1"]) == (1.0, 1.0) and found["rougeL"] < 0.5
-    assert pieces("猫坐 tomorrow") == ["猫", "坐", "tomorrow"] and pieces("One  cat.\nTwo") == ["One", "cat.", "Two"]
+    assert pieces("猫坐 tomorrow.") == ["猫", "坐", "tomorrow"]
+    assert pieces("One  cat.\nTwo (二)") == ["One", "cat.", "Two", "(二)"]
