@@ -62,7 +62,8 @@ def test_two_roots_on_one_login_node_keep_to_their_own_site_files_and_start_noth
 ) -> None:
     """Their commands share PREFECT_HOME, and so the server and the pool."""
     other = Alone(alone.cluster, tmp_path / "other", own_prefect_home)
-    with other.bench.site_with(partition="high", time_limit_minutes=33), alone.bench.site_with(time_limit_minutes=11):
+    of_mine, of_theirs = {"time_limit_minutes": 11}, {"partition": "high", "time_limit_minutes": 33}
+    with alone.bench.site_with({"max_jobs": 1}, **of_mine), other.bench.site_with(**of_theirs):
         mine, theirs = alone.wait(), other.wait()
         alone.trains()
         other.trains()

@@ -160,9 +160,7 @@ def test_a_study_file_that_is_gone_is_named_by_the_first_job(bench: Bench, tmp_p
     assert len(one.jobs()) == 1
 
 
-def test_an_account_that_is_not_ones_own_and_one_job_too_many(
-    own_bench: Callable[..., Bench], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_an_account_that_is_not_ones_own_and_one_job_too_many(own_bench: Callable[..., Bench], tmp_path: Path) -> None:
     """With accounting: an unknown account never reaches the queue, and a full queue is waited for.
 
     The worker knows no limit at first: it asks before it takes its first run, and there is none then. The next worker
@@ -186,11 +184,6 @@ def test_an_account_that_is_not_ones_own_and_one_job_too_many(
     waits.run.wait("Completed")
     assert "Failed" not in waits.run.history() and len(waits.jobs()) == 1
 
-    def leave_the_pool_as_it_was() -> None:
-        bench.stop_workers("gpu")
-        bench.prefect("work-pool", "clear-concurrency-limit", "gpu")
-
-    request.addfinalizer(leave_the_pool_as_it_was)
     bench.stop_workers("gpu")
     bench.start_worker()
     three = [bench.dispatch(tmp_path / f"of-three-{number}", pauses=True) for number in range(3)]

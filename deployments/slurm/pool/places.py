@@ -1,9 +1,9 @@
-"""How many of the pool's runs have a job at once: as many as the site file and SLURM allow.
+"""How many of the runs of a root's queue have a job at once: as many as the site file and SLURM allow.
 
-Prefect counts and chooses: its limit of the work pool is kept at that number, and a run beyond it stays scheduled,
+Prefect counts and chooses: its limit of the queue is kept at that number, and a run beyond it stays scheduled,
 first come first served. Without it, SLURM would refuse the jobs that are too many, each again every few minutes.
 The number that was set is kept in a file: a worker that is started again takes back a limit that was Ratchet's own, and
-leaves alone one that a person gave the pool.
+leaves alone one that a person gave the queue.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Places:
     def keep(self, site: Site, alive: Alive) -> None:
         """Tells Prefect how many may be under way, unless it knows.
 
-        A limit that a person gave the pool stands where neither site nor SLURM has one.
+        A limit that a person gave the queue stands where neither site nor SLURM has one.
         """
         self.are_kept = False
         allowed, self._words = self._at_most(site, alive)
@@ -132,7 +132,7 @@ class Places:
             self._file.unlink(missing_ok=True)
         elif allowed != now:
             if now is not None and now != before and now < allowed:
-                LOG.warning("the pool's limit, %d, gives way to: at most %s. For fewer: max_jobs", now, self._words)
+                LOG.warning("the queue's limit, %d, gives way to: at most %s. For fewer: max_jobs", now, self._words)
             self._note(allowed)  # first: what was set must be known as Ratchet's own
             self._runs.allow(allowed)
         elif before != now:
@@ -179,14 +179,14 @@ class Places:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:
-            LOG.warning("%s cannot be read (%s): the pool's limit is taken for a person's", self._file, error)
+            LOG.warning("%s cannot be read (%s): the queue's limit is taken for a person's", self._file, error)
             return None
 
     def _note(self, allowed: int) -> None:
         try:
             durable.write_json(self._file, allowed)
         except OSError as error:  # a full disk keeps no jobs from SLURM
-            LOG.warning("%s cannot be written (%s): the pool's limit may be taken for a person's", self._file, error)
+            LOG.warning("%s cannot be written (%s): the queue's limit may be taken for a person's", self._file, error)
 
     def _slurms(self, site: Site) -> SubmitLimit | None:
         """SLURM's limit; the last one that is known, while the accounting does not answer."""

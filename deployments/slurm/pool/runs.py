@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from prefect.states import State, StateType
 from deployments.prefect.flow_run import AT_ONCE, flow_runs, of_type
 from deployments.slurm.job.plan import marked
 from deployments.slurm.pool.reconcile import Run, SetState
+from storage import durable
 
 LOG = logging.getLogger("ratchet.slurm")
 Answer = TypeVar("Answer")
@@ -90,12 +92,20 @@ class PrefectRuns:
         return [self._as_run(run) for run in due]
 
     def allowed(self) -> int | None:
-        """How many runs of the pool the server lets be under way; None: any number."""
-        return self._client.read_work_pool(self._pool).concurrency_limit
+        """How many runs of the queue the server lets be under way; None: any number."""
+        return self._client.read_work_queue_by_name(self._queue, self._pool).concurrency_limit
 
     def allow(self, at_once: int | None) -> None:
-        """Lets the server give out a run of the pool from now on only while fewer than this are Pending or Running."""
-        self._client.update_work_pool(self._pool, WorkPoolUpdate(concurrency_limit=at_once))
+        """Lets the server give out a run of the queue from now on only while fewer than this are Pending or Running."""
+        queue = self._client.read_work_queue_by_name(self._queue, self._pool)
+        self._client.update_work_queue(queue.id, concurrency_limit=at_once)
+
+    def take_back(self, set_before: Path) -> None:
+        """Takes back the limit that an earlier version set for all roots of the pool, and noted in this file."""
+        with suppress(FileNotFoundError, ValueError):
+            if durable.read_json(set_before) == self._client.read_work_pool(self._pool).concurrency_limit:
+                self._client.update_work_pool(self._pool, WorkPoolUpdate(concurrency_limit=None))
+            set_before.unlink()
 
     def set_state(self, wish: SetState) -> bool:
         """Sets the state if the run is still in the one that was read; a run that is gone is no error.

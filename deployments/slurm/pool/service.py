@@ -131,7 +131,7 @@ class Service:
         self._client = clients()
         self.runs = PrefectRuns(pool, queue_of(site), self.folder_of, self._client)
         self.mirror = Beside(Mirror(clients()))
-        self.places = Places(self.runs, self._folder / "places.json")
+        self.places = Places(self.runs, self._folder / "places-of-queue.json")
         arrays = self._folder / "arrays"
         self.pool = Pool(SlurmCommands(), self.runs, ours=self.still_serves, arrays=arrays, more_come=more_come)
         self.walks = Walks()
@@ -140,6 +140,7 @@ class Service:
     def begin(self) -> None:
         """Tells what a start of a study looks at, and has walked what ended while no worker watched."""
         note_environment(self._folder)
+        self.runs.take_back(self._folder / "places.json")
         self.walks.ask(Path(self.site.root))
 
     def end(self) -> None:
