@@ -136,12 +136,14 @@ def stage(
     return make
 
 
-def study(function: Callable[..., Any]) -> Any:
+def study(function: Callable[..., Any] | None = None, *, small: Mapping[str, Any] | None = None) -> Any:
     """Makes a function, called like its file, a study: it calls the stages, and returns the one whose answer is shown.
 
     The keys of the study are its own parameters and those of the file's stages that have a default; `seed`, `execution`
-    and `name` come with every study.
+    and `name` come with every study. `small` are the keys with which `ratchet rehearse` takes minutes.
     """
+    if function is None:
+        return functools.partial(study, small=small)
     if function.__name__ != (stem := function.__module__.rpartition(".")[2]):
         raise BadInput(f"the function with @study is called {function.__name__}(): call it {stem}(), like its file")
     hints, own = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
@@ -173,7 +175,7 @@ def study(function: Callable[..., Any]) -> Any:
 
     page.__annotations__ = {"study": model, "stage": Dispatcher}
     page.__signature__ = inspect.signature(lambda study, stage: None)  # type: ignore[attr-defined]
-    module["page"] = page
+    module |= {"page": page, "small": small or {}}
     return study_flow(page)
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from rich.filesize import decimal
 
 from storage import durable, locks, markers, reading, visible
+from storage.continuations import exactness
 from storage.errors import BadInput
 from storage.generations import EARLIER
 from storage.inside import Outside, copy, inside, parts
@@ -122,7 +123,7 @@ class Verified(NamedTuple):
     of: str = ""
     """The cell of the study, or that it is an exported copy."""
     reason: str = ""
-    """Why its marker does not hold."""
+    """Why its marker does not hold; of one that holds, what nothing shows of how it went on."""
 
     @property
     def line(self) -> str:
@@ -149,7 +150,9 @@ def verify(root: Path, study: str | None = None, as_json: bool = False) -> int:
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
         return code
     rest = (f", {number} {state}" for state, number in sorted(counts.items()) if number and state != "verified")
-    return _say(f"{counts['verified']} of {counts.total()} runs verified{''.join(rest)}", code)
+    doubted = sum(bool(row.reason) for row in rows if row.state == "verified")
+    exact = f", {doubted} of them continued and not shown to be exact" * bool(doubted)
+    return _say(f"{counts['verified']} of {counts.total()} runs verified{exact}{''.join(rest)}", code)
 
 
 def _verified(root: Path, study: str | None) -> Iterator[Verified]:
@@ -159,7 +162,8 @@ def _verified(root: Path, study: str | None) -> Iterator[Verified]:
         verdict = _verdict(run)
         state = "verified" if verdict.holds else "REFUSED" if verdict.present else "unfinished"
         cell = read(run.stage_file).get("configuration", {}).get("cell")
-        yield Verified(state, str(run.path.relative_to(root)), cell or "", verdict.reason * (state == "REFUSED"))
+        reason = {"REFUSED": verdict.reason, "verified": exactness(run)}.get(state, "")
+        yield Verified(state, str(run.path.relative_to(root)), cell or "", reason)
 
 
 def _verified_copy(root: Path, study: str | None) -> Iterator[Verified]:

@@ -53,6 +53,7 @@ class AttemptRow(locks.Identity, total=False):
     step_seconds: float
     save_seconds: float
     peak_memory_bytes: int
+    went_on: dict[str, str]
 
 
 class AttemptRecord:

@@ -70,7 +70,8 @@ def _without_study(file: Path) -> str:
     lines = re.split(r"(?<=\n)", text := text_of(file))  # as Python counts lines: `splitlines` knows more ends
     for node in reversed(parsed(text, str(file)).body):
         decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-        if any(getattr(one, "attr", getattr(one, "id", "")) == "study" for one in decorators):
+        called = [getattr(one, "func", one) for one in decorators]
+        if any(getattr(one, "attr", getattr(one, "id", "")) == "study" for one in called):
             del lines[decorators[0].lineno - 1 : node.end_lineno]
     return "".join(lines)
 

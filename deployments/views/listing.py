@@ -15,6 +15,7 @@ from typing import Any
 from storage import attempts, durable, locks, markers
 from storage.__main__ import MANIFEST
 from storage.checkpoints import furthest
+from storage.continuations import exactness
 from storage.differences import ABSENT, leaves
 from storage.errors import MESSAGE_SHOWN, BadInput, cut
 from storage.inside import inside
@@ -137,7 +138,7 @@ def standing(run: RunDirectory, verdict: markers.Verdict | None = None) -> tuple
         if not verdict.holds and run.marker_file.is_file() and (run.root / MANIFEST).is_file():
             return "finished", "an exported copy: `ratchet verify` holds it against its manifest"
     if verdict.holds:
-        return "finished", ""
+        return "finished", exactness(run)
     refused = f"its marker does not hold: {verdict.reason}; " if verdict.present else ""
     record, now = attempts.newest(run.attempts), read(run.progress_file)
     if locks.holder(run.path / "locks") is not None:

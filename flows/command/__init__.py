@@ -6,6 +6,7 @@
                            [--dry-run | --status | --show-config | --keys [GROUP]]
     ratchet sweep robustness --over seed=42,1337 [--over key=value,value ...] ...    as `run`, for each combination
     ratchet status robustness ...        as `run ... --status`, with --over of a sweep
+    ratchet rehearse FILE.py ...         kills each stage at its bad moments: does it go on exactly?
     ratchet cancel robustness ...        ends a study on SLURM, its runs in Prefect and its jobs
     ratchet list [ROOT]                  the studies below a folder of run directories, and what came out
     ratchet show RUN                     all about one run: its folder, or the beginning of its fingerprint

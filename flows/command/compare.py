@@ -49,8 +49,8 @@ def in_words(found: dict[str, Any], everything: bool = False) -> Iterator[str]:
     """The lines for a person; each part is cut unless `everything` is asked for."""
     for name in ("a", "b"):
         run = found[name]
-        how = f" {date(run['ended_at'])}" if run["ended_at"] else f": {run['stands']}"
-        yield f"{name.upper()}  {run['folder']}  ({run['state']}{how})"
+        when = f" {date(run['ended_at'])}" if run["ended_at"] else ""
+        yield f"{name.upper()}  {run['folder']}  ({run['state']}{when}{run['stands'] and ': '}{run['stands']})"
     if found["study_keys"]:
         yield from _part("keys of the study, as --set takes them", found["study_keys"], everything)
     yield from _part("configuration, of all that they read too", found["configuration"], everything)

@@ -54,6 +54,7 @@ def ratchet_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Arg
     init.add_argument("name", metavar="NAME", nargs="?", default="", help="of the study (default: my_study)")
     init.add_argument("--train-py", metavar="FILE", type=Path, help="a script that you have: it becomes the one stage")
     _add_studies(add)
+    _add_rehearse(add)
     _add_runs(add)
     add_commands(commands)
     _add_deployments(add)
@@ -93,6 +94,17 @@ def _add_studies(add: Add) -> None:
             add_json(command)
         if name == "cancel":
             command.set_defaults(status=False, dispatch="slurm", wait=False, detach=False)
+
+
+def _add_rehearse(add: Add) -> None:
+    command = add(
+        "rehearse",
+        "rehearse:rehearse",
+        "kill each stage of a study at its bad moments, and compare it with an undisturbed run: does it go on exactly?",
+    )
+    command.add_argument("study", metavar="STUDY", help="a study, or a file of your own (my_study.py)")
+    _add_study_options(command, with_views=False, with_dispatch=False)
+    command.set_defaults(dispatch="local")
 
 
 def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True, with_dispatch: bool = True) -> None:

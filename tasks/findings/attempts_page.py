@@ -13,6 +13,8 @@ from pathlib import Path
 
 from storage import durable
 from storage.attempts import records
+from storage.continuations import exactness
+from storage.run_directory import run_in
 from tasks.findings.dag import Dag
 from tasks.findings.dag_figure import dag_figure
 from tasks.findings.document import Document, Section
@@ -70,7 +72,9 @@ def publish_attempts(run: StageRun, dag: Dag) -> None:
     attempts = {name: attempts_of(node.path) for name, node in dag.nodes.items() if node.path != run.directory}
     times = {name: told(rows_at_the_end(dag.nodes[name].path / "timing.jsonl")) for name in attempts}
     run.lock.check()
-    durable.write_bytes(run.directory / ATTEMPTS, _page(run.run.study, dag, attempts, times).encode())
+    others = [node for node in dag.nodes.values() if node.path != run.directory]
+    exact = [f"{node.label}: {said}." for node in others if (said := exactness(run_in(node.path)))]
+    durable.write_bytes(run.directory / ATTEMPTS, _page(run.run.study, dag, attempts, times, exact).encode())
 
 
 def _last_sign_of_life(directory: Path, number: int) -> float:
@@ -80,7 +84,13 @@ def _last_sign_of_life(directory: Path, number: int) -> float:
         return 0.0
 
 
-def _page(title: str, dag: Dag, attempts: Mapping[str, Sequence[Attempt]], times: Mapping[str, Sequence[str]]) -> str:
+def _page(
+    title: str,
+    dag: Dag,
+    attempts: Mapping[str, Sequence[Attempt]],
+    times: Mapping[str, Sequence[str]],
+    exact: Sequence[str],
+) -> str:
     took = {name: duration(_seconds(of_run)) for name, of_run in attempts.items() if of_run}
     labels = {name: dag.nodes[name].label for name in attempts}
     sections = [
@@ -95,7 +105,7 @@ def _page(title: str, dag: Dag, attempts: Mapping[str, Sequence[Attempt]], times
         question="When and where each stage worked, how long, and what it used. Nothing here is part of a result: "
         "another run gives the same results in another time. The stage that wrote this page is not on it: it was still "
         "at work. Dates are in UTC, by the clocks of the hosts.",
-        facts=_totals([attempt for of_run in attempts.values() for attempt in of_run]),
+        facts=[*_totals([attempt for of_run in attempts.values() for attempt in of_run]), *exact],
         sections=sections,
     )
     return html_page(document, beside=[Link("report.html", "report.html")])

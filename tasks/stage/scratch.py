@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from storage import reading
+from storage import durable, reading
 from storage.checkpoints import Checkpoint, Checkpoints
 from storage.errors import require_equal
 from storage.inside import Outside, inside, parts
@@ -98,6 +98,7 @@ class ScratchCheckpoints:
                 continue
             if self._changed.get(path, (None, 0.0))[0] != stamps:
                 self._changed[path] = (stamps, now)
+                durable.reached("changed", path)
             whole = ended or 0 < (self._step(path) or 0) < latest or now - self._changed[path][1] >= QUIET_SECONDS
             if whole:
                 try:

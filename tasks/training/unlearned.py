@@ -1,13 +1,15 @@
-"""Names the finished trainings that are no better than a method without learning, wherever their study is shown.
+"""Names the finished trainings that are no better than a method without learning, and the runs that went on in a way
+that nothing shows to be exact, wherever their study is shown.
 
 It reads result.json, without torch: `described` wrote the trivial values there, whatever a stage calls its training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from storage.continuations import exactness
 from storage.kinds import NUMBER, fits
 from storage.run_directory import RunDirectory, read
 
@@ -15,9 +17,17 @@ SHOWN = 4
 
 
 def unlearned(runs: Iterable[RunDirectory]) -> str:
+    """A sentence on the unlearned trainings of these runs, and one on each that is not shown to be exact."""
+    runs = sorted(set(runs), key=lambda run: run.path)
+    doubted = [f"{run.stage} {run.path.name} {said}" for run in runs if (said := exactness(run))]
+    more = [f"and {len(doubted) - SHOWN} more"] if doubted[SHOWN:] else []
+    return "; ".join(filter(None, [_unlearned(runs), *doubted[:SHOWN], *more]))
+
+
+def _unlearned(runs: Sequence[RunDirectory]) -> str:
     """A sentence on the unlearned trainings of these runs; empty where each beats its trivial values, or has none."""
     trainings, names, methods = 0, list[str](), list[str]()
-    for run in sorted(set(runs), key=lambda run: run.path):
+    for run in runs:
         for training in _trainings(read(run.result_file)):
             trainings += 1
             higher = training.get("higher_is_better") is True

@@ -1,0 +1,161 @@
+"""`ratchet rehearse`: each stage is killed at its bad moments, and compared with an undisturbed run of it.
+
+A stage runs until its third checkpoint or item, else to its end; then again, killed at its start, amid the write of its
+second checkpoint, between its rows and that, after it, and before its end. What it reads must be finished: by a small
+study, or below the root. The answer is kept for all runs of the same code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from deployments.dag.page import Page, load_page
+from deployments.dag.walk import Handle, Walk
+from flows.command import settings
+from flows.command.terminal import show
+from storage import durable
+from storage.continuations import keep_answer
+from storage.run_directory import RunDirectory
+from tasks.stage import outcome
+from tasks.stage.attempt import attempt
+
+MARKS, EVERY_STEPS = 3, 3
+FOLDER = ".rehearsal"
+Strike = Callable[[str, Path, int], bool]
+"""Of a moment of a durable write (`storage.durable.reached`), its path, and the marks that are made."""
+STRIKES: dict[str, Strike] = {
+    "at its start": lambda moment, path, marks: (moment, path.name) == ("renamed", "stage.json"),
+    "as a checkpoint of its script appeared": lambda moment, path, marks: moment == "changed" and marks == 1,
+    "between its rows and the second checkpoint or item": lambda moment, path, marks: (
+        marks == 1 and (moment == ("begun" if path.parent.name == "checkpoints" else "written")) and _keeps(path)
+    ),
+    "amid the write of that": lambda moment, path, marks: (
+        marks == 1 and (moment == ("written" if path.parent.name == "checkpoints" else "renamed")) and _keeps(path)
+    ),
+    "after it": lambda moment, path, marks: marks == 2,
+    "before its end": lambda moment, path, marks: (moment, path.name) == ("renamed", "result.json"),
+}
+"""When a stage is killed, once each."""
+
+
+def rehearse(options: argparse.Namespace) -> int:
+    """Rehearses each stage of a study; returns 0 where all went on exactly, 1 where one did not, or was not shown."""
+    page = load_page(options.study)
+    small = [f"{key}={json.dumps(value)}" for key, value in (page.names.get("small") or {}).items()]
+    often = [f"execution.checkpoint_every_steps={EVERY_STEPS}", "execution.checkpoint_every_seconds=1e6"]
+    study = settings.read_study(page, options.profile, [*small, *options.changes, *often], options.seed)
+    root = Path(settings.root_of(options)).expanduser().absolute()
+    shutil.rmtree(folder := root / FOLDER, ignore_errors=True)
+    walk = Walk(folder / "runs", study.name, study.execution)
+    page.walk(study, walk)
+    answers = {}
+    for handle in walk.handles:
+        for given in handle.inputs.values():
+            given.run.refresh()
+            _take_over(given.run, root)
+            given.check_marker()
+        if waits := handle.waits_for:
+            answers[handle.label] = f"not rehearsed: it reads {', '.join(waits)}, not finished. Give small= in @study"
+        else:
+            answers[handle.label] = answer = _rehearsed(page, study, handle, folder)
+            if not answer.startswith("not "):
+                keep_answer(handle.run, root, answer)
+        show(f"{handle.label}: {answers[handle.label] or 'went on as an undisturbed run'}")
+        handle.check_marker()
+    shutil.rmtree(folder, ignore_errors=True)
+    return outcome.FAILED.exit_code if any(answers.values()) else 0
+
+
+def _take_over(run: RunDirectory, root: Path) -> None:
+    """Gives the rehearsal a finished run of the root, which stays as it is."""
+    finished = RunDirectory(root, run.study, run.stage, run.fingerprint)
+    if finished.marker_file.exists() and not run.path.exists():
+        shutil.copytree(finished.path, run.path, ignore=shutil.ignore_patterns("locks", "checkpoints", "scratch"))
+
+
+def _rehearsed(page: Page, study: Any, handle: Handle, folder: Path) -> str:
+    """In what a killed run of the stage differs from an undisturbed one; empty for nothing; `not ...`: not shown."""
+    run, own = handle.run, folder / handle.run.stage / handle.run.path.name
+    log, whole = own.with_suffix(".log"), own / "undisturbed"
+    code = _start(page, study, handle, own / "whole", {}, log)
+    if code not in (0, -signal.SIGKILL):
+        return f"not rehearsed: undisturbed it ended with exit code {code}: see {_kept(log, folder)}"
+    run.path.rename(whole)
+    for _ in range(len(STRIKES) + 1):
+        code = _start(page, study, handle, own / "killed", STRIKES, log)
+        if code not in (0, -signal.SIGKILL):
+            last = max(own.glob("killed/struck/*"), key=lambda file: file.stat().st_mtime_ns).name
+            return f"killed {last}, its next start ended with exit code {code}: see {_kept(log, folder)}"
+        if code == 0 or _marks(own / "killed") >= MARKS:
+            break
+    if not any((own / "killed" / "struck" / strike).exists() for strike in [*STRIKES][1:-1]):
+        return "not shown: it kept nothing before its end, so that it began anew each time"
+    from tasks.stage.rehearsed import differences
+
+    return differences(whole, run.path)
+
+
+def _kept(log: Path, folder: Path) -> Path:
+    """The log where it stays when the folder of the rehearsal is removed."""
+    return Path(shutil.move(log, folder.with_name(f"{FOLDER}-{log.name}")))
+
+
+def _start(page: Page, study: Any, handle: Handle, noted: Path, strikes: Mapping[str, Strike], log: Path) -> int:
+    """One start of the stage in a process of its own, which is killed at the next strike, and at its third mark."""
+    (noted / "struck").mkdir(parents=True, exist_ok=True)
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = outcome.FAILED.exit_code
+    try:
+        with log.open("a") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        from tasks.stage import scratch
+
+        scratch.LISTED = MARKS + len(STRIKES)  # so that both have some of the same steps
+        durable.reached = _Strikes(noted, strikes)
+        inputs = {role: given.as_input() for role, given in handle.inputs.items()}
+        code = attempt(handle.stage, handle.config, handle.run, inputs, handle.own_source, handle.origin).exit_code
+    finally:
+        os._exit(code)
+
+
+def _keeps(path: Path) -> bool:
+    return path.parent.name == "checkpoints" or (path.parent.name == "records" and path.suffix == ".parquet")
+
+
+def _marks(noted: Path) -> int:
+    return sum(1 for path in noted.iterdir() if path.is_file())
+
+
+class _Strikes:
+    """Kills this process at each strike, once, and when it has kept enough; `noted` remembers that over starts."""
+
+    def __init__(self, noted: Path, strikes: Mapping[str, Strike]) -> None:
+        self._noted = noted
+        self._strikes = {name: strike for name, strike in strikes.items() if not (noted / "struck" / name).exists()}
+
+    def __call__(self, moment: str, path: Path) -> None:
+        if (moment == "durable" and path.parent.name == "checkpoints" and _says_its_step(path)) or (
+            moment == "renamed" and path.parent.name == "records" and path.suffix == ".json"
+        ):
+            (self._noted / path.name).touch()
+        marks = _marks(self._noted)
+        struck = [name for name, strike in self._strikes.items() if strike(moment, path, marks)]
+        if struck:
+            (self._noted / "struck" / struck[0]).touch()
+        if struck or marks >= MARKS:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _says_its_step(checkpoint: Path) -> bool:
+    """False for one of a script whose name says no step: another run would have it at another."""
+    place = durable.read_json(checkpoint / "state.json").get("scratch")
+    return place is None or checkpoint.name in place.split("/", 2)[-1]
