@@ -336,15 +336,17 @@ def test_a_stage_hears_a_term_once_from_slurm_as_a_step_and_from_the_shell_where
         for name in ("bash", "date", "rm", "sleep", "touch"):  # a machine without SLURM
             (tmp_path / name).symlink_to(str(shutil.which(name)))
     process = played.start(**({} if step else {"PATH": str(tmp_path)}))
-    played.wait_for("begun")
-    (child,) = (int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
-    os.kill(process.pid, signal.SIGTERM)
-    if step:
-        os.kill(child, signal.SIGTERM)
-        assert "--ntasks=1 --cpus-per-task=1 " in (tmp_path / "step").read_text()
-    played.wait_for("saving")
-    (tmp_path / "saved").touch()
-    process.communicate(timeout=300)
+    try:
+        played.wait_for("begun")
+        (child,) = (int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+        os.kill(process.pid, signal.SIGTERM)
+        if step:
+            os.kill(child, signal.SIGTERM)
+            assert "--ntasks=1 --cpus-per-task=1 " in (tmp_path / "step").read_text()
+        played.wait_for("saving")
+    finally:
+        (tmp_path / "saved").touch()
+        process.communicate(timeout=300)
     assert process.returncode == 75 and (tmp_path / "heard").read_text() == "\n"
 
 
