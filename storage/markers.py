@@ -110,13 +110,6 @@ def output(run: RunDirectory, name: object) -> Path:
     return path
 
 
-def withdraw(run: RunDirectory) -> None:
-    """Removes a marker that does not hold, unless a process is at work there."""
-    durable.refresh(run.path / "locks")
-    if locks.holder(run.path / "locks") is None:
-        run.marker_file.unlink(missing_ok=True)
-
-
 def doubt(run: RunDirectory) -> None:
     """Has each later check of the run read the bytes of its outputs, whose times are others from now on."""
     for name in read(run.marker_file).get("outputs", {}):

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from storage import durable, markers
-from storage.errors import CheckFailed
+from storage import durable
 from storage.lineage import Lineages
 from tasks.findings.attempts_page import publish_attempts
 from tasks.findings.dag import Dag
 from tasks.findings.document import Document, plain
 from tasks.findings.page import html_page
 from tasks.findings.provenance import beside, provenance_section
+from tasks.stage.attempt import require_verified as require_verified  # a report asks it of what it reads
 from tasks.stage.result import Result, as_json
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.unlearned import unlearned
@@ -43,23 +43,6 @@ class Published(Result):
     answer: list[str] = Field(default_factory=list)
     not_shown: list[str] = Field(default_factory=list)
     final_results_digest: str
-
-
-def require_verified(inputs: dict[str, StageInput]) -> None:
-    """Hashes every output again: a report never trusts sizes and times.
-
-    A marker that does not hold is taken away, so that the next start runs its stage again.
-    """
-    for name, stage in inputs.items():
-        verdict = markers.check_outputs(stage.run)
-        if not verdict.holds or verdict.outputs_digest != stage.outputs_digest:
-            markers.withdraw(stage.run)
-            raise CheckFailed(
-                f"the outputs of {name} in {stage.path} verify",
-                verdict.reason or "other bytes than when this stage started",
-                "all digests hold",
-                "Start the same command again: that stage runs again",
-            )
 
 
 def publish_report(

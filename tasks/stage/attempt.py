@@ -15,7 +15,7 @@ from typing import Any
 
 from storage import attempts, durable, generations, locks, markers
 from storage.differences import leaves
-from storage.errors import BadInput, Held, NoProgress, cut
+from storage.errors import BadInput, CheckFailed, Held, NoProgress, cut
 from storage.inside import refuse_links
 from storage.reading import UNANSWERED
 from storage.run_directory import SCRATCH, RunDirectory, fingerprint, read
@@ -95,7 +95,7 @@ def _attempt_with_lock(
         with work.stop.listening():
             config = _open(stage, config, work, inputs, record)
             _keep_origin(run, origin, lock)
-            _require_whole(inputs)
+            require_verified(inputs)
             result = _work(stage, work, config, inputs)
             work.end_loops()
             work.stop.check_signals()
@@ -277,20 +277,21 @@ def _require_unchanged(
     )
 
 
-def _require_whole(inputs: dict[str, StageInput]) -> None:
-    """Reads every byte of what the stage reads, once: what rotted on a disk has kept its size and times.
+def require_verified(inputs: dict[str, StageInput]) -> None:
+    """Hashes every output of what a stage reads: what rotted on a disk has kept its size and times.
 
-    BadInput names the file. Each later check reads that run's bytes too, so the stage that made it counts as unfinished
-    from here on, locally and on SLURM, and is made again when the study is started again.
+    CheckFailed names the file. Each later check reads that run's bytes too, so the stage that made it counts as
+    unfinished from here on, locally and on SLURM, and the next start runs it again, unless the file was put back.
     """
-    for role, source in inputs.items():
-        verdict = markers.check_outputs(source.run)
-        if not verdict.holds or verdict.outputs_digest != source.outputs_digest:
-            markers.doubt(source.run)
-            raise BadInput(
-                f"the input {role}, {source.run.stage} in {source.path}, is not what it was when it was finished: "
-                f"{verdict.reason or 'it was made anew since this attempt was started'}. Start the study again: "
-                f"{source.run.stage} is made again first, unless you put back what it had left"
+    for stage in inputs.values():
+        verdict = markers.check_outputs(stage.run)
+        if not verdict.holds or verdict.outputs_digest != stage.outputs_digest:
+            markers.doubt(stage.run)
+            raise CheckFailed(
+                f"the outputs of {stage.run.stage} in {stage.path} verify",
+                verdict.reason or "other bytes than when this stage started",
+                "all digests hold",
+                "Start the same command again: that stage runs again",
             )
 
 
