@@ -21,6 +21,44 @@ DOCUMENT = (REPOSITORY / "docs" / "going-on.md").read_text()
 FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL))
 PATIENCE = 120.0
 
+RUDE = {
+    "mine.py": {
+        "        judged = [number": (
+            "        run.metrics.append({'fold': fold})\n"
+            "        (run.scratch / f'{penalty}-{fold}').is_symlink() or "
+            "(run.scratch / f'{penalty}-{fold}').symlink_to('/nowhere')\n"
+            "        child = os.fork() or os._exit(0)\n"
+            "        os.waitpid(child, 0)\n"
+        ),
+        "        for batch in torch.randperm": "        run.metrics.append({'epoch': epoch})\n",
+        "    rows = torch.arange(640)": "    os.path.lexists(me := run.scratch / 'me') or me.symlink_to('.')\n",
+        "        save_steps=20": "        save_total_limit=1,\n",
+        "from itertools": "import os\n",
+    },
+    "train.py": {
+        "        torch.save(state": (
+            "        torch.save(state, options.output / f'step{step + 1}.pt')\n"
+            "        os.symlink(f'step{step + 1}.pt', 'new')\n"
+            "        os.replace('new', 'last.pt')\n"
+            "        [old.unlink() for old in options.output.glob('step*.pt') if old.name != f'step{step + 1}.pt']\n"
+            "        if os.fork() == 0 and os.setsid() is None and os.fork() == 0:\n"
+            "            open(f'pid-{os.getpid()}', 'w').close()\n"
+            "            time.sleep(600)\n"
+            "        continue\n"
+        ),
+        "import argparse": "import os\nimport time\n",
+    },
+}
+"""What else the study of the page does: rows, links, forks, daemons, and a checkpoint that leads to one that goes."""
+
+
+def rudely(name: str, text: str) -> str:
+    for place, more in RUDE[name].items():
+        assert place in text
+        text = text.replace(place, more + place, 1)
+    return text
+
+
 FORKS = """
 import importlib, os, sys, time
 import torch, tests.tasks.tiny
@@ -105,6 +143,15 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     study.end()
 
 
+@pytest.fixture(scope="module")
+def rude_study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    modules = ("sklearn.linear_model", "transformers.models.gpt2", "tasks.training.transformers_trainer")
+    files = {name: rudely(name, text) for name, text in FILES.items()}
+    study = Study(tmp_path_factory.mktemp("mine"), files, *modules)
+    yield study
+    study.end()
+
+
 def further(root: Path, stage: str, least: int) -> Callable[[], bool]:
     """Whether a stage came so many steps (of checkpoints, or parts of records) further than now."""
 
@@ -127,9 +174,16 @@ def outputs(root: Path) -> dict[str, bytes]:
     }
 
 
+def is_script(pid: int) -> bool:
+    command = Path(f"/proc/{pid}/cmdline")
+    return command.exists() and b"train.py" in command.read_bytes()
+
+
+@pytest.mark.parametrize("manner", ["study", "rude_study"])
 def test_each_way_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_study(
-    study: Study, tmp_path: Path
+    tmp_path: Path, request: pytest.FixtureRequest, manner: str
 ) -> None:
+    study: Study = request.getfixturevalue(manner)
     assert study.run(tmp_path / "whole") == 0, (study.folder / "stderr.txt").read_text()[-3000:]
     whole, root = outputs(tmp_path / "whole"), tmp_path / "killed"
     strikes = [
@@ -142,6 +196,8 @@ def test_each_way_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbe
     assert study.run(root) == 0, (study.folder / "stderr.txt").read_text()[-3000:]
     assert outputs(root).keys() == whole.keys()
     assert [name for name, data in outputs(root).items() if data != whole[name]] == []
+    left = [int(file.name.partition("-")[2]) for file in tmp_path.glob("*/mine/mine-script/*/scratch/pid-*")]
+    assert bool(left) == (manner == "rude_study") and not [pid for pid in left if is_script(pid)]
 
 
 def test_its_table_names_what_there_is() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from storage import durable
 from storage.attempts import records
 from storage.continuations import exactness
-from storage.run_directory import run_in
+from storage.run_directory import RunDirectory
 from tasks.findings.dag import Dag
 from tasks.findings.dag_figure import dag_figure
 from tasks.findings.document import Document, Section
@@ -73,7 +73,7 @@ def publish_attempts(run: StageRun, dag: Dag) -> None:
     times = {name: told(rows_at_the_end(dag.nodes[name].path / "timing.jsonl")) for name in attempts}
     run.lock.check()
     others = [node for node in dag.nodes.values() if node.path != run.directory]
-    exact = [f"{node.label}: {said}." for node in others if (said := exactness(run_in(node.path)))]
+    exact = [f"{node.label}: {said}." for node in others if (said := exactness(_run(node.path)))]
     durable.write_bytes(run.directory / ATTEMPTS, _page(run.run.study, dag, attempts, times, exact).encode())
 
 
@@ -82,6 +82,10 @@ def _last_sign_of_life(directory: Path, number: int) -> float:
         return float(durable.read_json(directory / "locks" / f"{number:d}.alive")["at"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0
+
+
+def _run(path: Path) -> RunDirectory:
+    return RunDirectory(path.parents[2], path.parts[-3], path.parts[-2], path.name)
 
 
 def _page(

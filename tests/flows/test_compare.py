@@ -68,9 +68,8 @@ def test_other_numerics_versions_and_commits_are_named_with_their_stage_upstream
 ) -> None:
     (counted, one), (_, other) = (finished(tmp_path / place, Study(name="one")) for place in ("here", "there"))
     described = durable.read_json(counted.run.stage_file)
-    durable.write_json(
-        counted.run.stage_file, described | {"numerics": {"torch": "2.0", "cpu_threads": 4}, "numerics_changes": [{}]}
-    )
+    others = described["numerics"] | {"torch": "2.0", "cpu_threads": 4}
+    durable.write_json(counted.run.stage_file, described | {"numerics": others, "numerics_changes": [{}]})
     for handle in (counted, one):
         record = durable.read_json(handle.run.attempts / "0001.json")
         record["versions"]["numpy"], record["source"] = "1.0", {"commit": "c" * 40, "dirty_digest": "d"}
