@@ -115,6 +115,6 @@ def test_accounting_that_goes_down_in_the_middle_costs_nothing(own_bench: Callab
 
 def sampled(bench: Bench, job: str) -> bool:
     """SLURM has seen it use more than 100 MB and a second of CPU."""
-    told = bench.cluster.slurm("sstat", "-n", "-P", "-j", f"{job}.batch", "-o", "MaxRSS,AveCPU")
+    told = bench.cluster.slurm("sstat", "-n", "-P", "-j", f"{job}.0", "-o", "MaxRSS,AveCPU")
     memory, cpu = told.split("|") if told else ("", "")
     return memory.endswith("K") and float(memory[:-1]) > 100 * 2**10 and cpu > "00:00:01"
