@@ -56,6 +56,7 @@ class Loops:
         if kept:
             self._schema = run.records.schema(kept)
             run.log.info("%d of %d %s are kept", len(kept), len(items), unit, extra=FOR_THE_TERMINAL)
+        if goes_on := 0 < len(kept) < len(items):
             run.went_on("run.resume", "the loop did not come to its end")
         self._cut_back_metrics()
         generators = None
@@ -76,7 +77,7 @@ class Loops:
                 run.timing.append({"part": part, "seconds": seconds, "first": not self._worked})
                 self._worked = True
         run.step(len(items), len(items), unit)
-        if kept:
+        if goes_on:
             from tasks.stage.alone import compared
 
             run.went_on("run.resume", compared(run, place, parts, start_seconds))

@@ -68,7 +68,7 @@ class ScratchCheckpoints:
         for path in self._present():
             if (step := self._step(path)) is None or step >= done:
                 self._resolved(path.parent)
-                if saved is None or step is not None:  # else it is put back as it was
+                if saved is None or (step or 0) > done:  # else it is put back as it was
                     LOG.warning("%s may be torn: it is passed over, and removed", path, extra=FOR_THE_TERMINAL)
                 _remove(path)
         kept = self._checkpoints.steps()
