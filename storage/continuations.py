@@ -6,6 +6,7 @@ beside the runs of the study, by the digest of the code of a stage and of the fi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,38 @@ def exactness(run: RunDirectory) -> str:
     if not any(ways.values()):
         return ""
     continued = f"continued {len(went_on)} time{'s' * (len(went_on) != 1)}"
-    answer = read(rehearsals(run)).get(code_of(run))
+    answer = _answer(run)
     if answer == "":
         return f"{continued}; a rehearsal of its code went on as an undisturbed one"
     reasons = "; ".join(f"{way}: {why}" for way, why in ways.items() if why)
-    shown = f"its rehearsal DIFFERED: {answer}" if answer else f"not shown to be exact ({reasons})"
+    if answer:
+        return f"{continued}; its rehearsal DIFFERED in {answer}: not shown to be exact, mend what it runs"
+    shown = f"not shown to be exact ({reasons})"
     page = read(run.study_file).get("page", "STUDY")
     return f"{continued}; {shown}: ratchet rehearse {str(page).removeprefix('flows.')}"
 
 
-def keep_answer(run: RunDirectory, root: Path, answer: str) -> None:
-    """Keeps for the runs of a study in `root` in which bytes a rehearsal of their code differed (empty: in none)."""
+def keep_answer(run: RunDirectory, root: Path, answer: str, small: Sequence[str]) -> None:
+    """Keeps for the runs of a study in `root` in which bytes a rehearsal of their code differed (empty: in none).
+
+    It holds for settings that differ in the keys `small` alone.
+    """
     file = rehearsals(RunDirectory(root, run.study, run.stage, run.fingerprint))
     file.parent.mkdir(parents=True, exist_ok=True)
-    durable.write_json(file, read(file) | {code_of(run): answer})
+    settings = {key: value for key, value in _settings(run).items() if key not in small}
+    others = [one for one in read(file).get(code_of(run), []) if one["settings"] != settings]
+    durable.write_json(file, read(file) | {code_of(run): [*others, {"settings": settings, "answer": answer}]})
+
+
+def _answer(run: RunDirectory) -> str | None:
+    settings = _settings(run)
+    kept = read(rehearsals(run)).get(code_of(run), [])
+    alike = [one["answer"] for one in kept if all(settings.get(key) == value for key, value in one["settings"].items())]
+    return max(alike, default=None)  # one that differed before one that did not
+
+
+def _settings(run: RunDirectory) -> dict[str, Any]:
+    return read(run.stage_file).get("scientific", {})
 
 
 def rehearsals(run: RunDirectory) -> Path:

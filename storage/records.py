@@ -63,10 +63,10 @@ class RecordParts:
         notes = sorted(self._directory.glob(f"{prefix}*.json"))
         return [note.stem for note in notes if note.stem not in than and self._is_ours(note)]
 
-    def schema(self, parts: Iterable[str]) -> pa.Schema:
+    def schema(self, parts: Iterable[str], but: Sequence[str] = KEYS) -> pa.Schema:
         """The columns of these parts but KEYS, for `fitting`."""
         schemas = [pq.read_schema(self._names(part)[0]) for part in parts]
-        return pa.schema([column for column in _common(schemas) if column.name not in KEYS])
+        return pa.schema([column for column in _common(schemas) if column.name not in but])
 
     def _is_ours(self, note: Path) -> bool:
         try:
@@ -124,7 +124,8 @@ def fitting(row: Mapping[str, Any], schema: pa.Schema | None) -> tuple[pa.Schema
         try:
             if isinstance(value, Set):
                 raise TypeError("a set has no order")
-            durable.canonical_json(None if isinstance(value, float) else _plain(value))
+            plain = _plain(value)
+            durable.canonical_json(None if isinstance(plain, float) else plain)
             own = pa.Table.from_pylist([{name: value}]).schema
             columns += pa.unify_schemas([*before, own], promote_options="permissive")
         except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:

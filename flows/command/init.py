@@ -51,11 +51,10 @@ import ratchet as r
 @r.stage()
 def train(run, script: Annotated[r.Script, r.knob("The script.")] = r.Script(path=SCRIPTREADS)):
     """It runs in `run.scratch`, so files that it reads are named by their whole paths. docs/going-on.md has more."""
-LOST    run.command(
+LOST    return run.command(
         FOLDER"python",
         script.path,WORDS
     )
-    return {"ended": "exit code 0"}
 
 
 @r.study

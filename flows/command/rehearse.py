@@ -66,8 +66,10 @@ def rehearse(options: argparse.Namespace) -> int:
         else:
             answers[handle.label] = answer = _rehearsed(page, study, handle, folder)
             if not answer.startswith("not "):
-                keep_answer(handle.run, root, answer)
-        show(f"{handle.label}: {answers[handle.label] or 'went on as an undisturbed run'}")
+                keep_answer(handle.run, root, answer, [key.partition(".")[0] for key in page.names.get("small") or {}])
+        differs = f"DIFFERS from an undisturbed run in {answers[handle.label]}"
+        said = answers[handle.label] if answers[handle.label].startswith("not ") else differs
+        show(f"{handle.label}: {said if answers[handle.label] else 'went on as an undisturbed run'}")
         handle.check_marker()
     shutil.rmtree(folder, ignore_errors=True)
     return outcome.FAILED.exit_code if any(answers.values()) else 0

@@ -97,7 +97,7 @@ def _attempt_with_lock(
             _keep_origin(run, origin, lock)
             require_verified(inputs)
             result = _work(stage, work, config, inputs)
-            work.end_loops()
+            work.end_loops(result)
             work.stop.check_signals()
             _require_unchanged(stage, config, run, inputs)
             lock.check()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -25,38 +26,50 @@ class BoundGenerators:
         self._states: dict[int, tuple[str, Any, bytes]] = {}
         for frame in frames:
             for name, value in {**frame.f_globals, **frame.f_locals}.items():
-                for place, member in _members(name, value):
-                    if id(member) not in shared and (state := _state(member)) is not None:
+                for place, member in members(name, value):
+                    if id(member) not in shared and (state := state_of(member)) is not None:
                         self._states.setdefault(id(member), (place, member, state))
 
-    def changed(self) -> str:
-        """The name of one that has drawn since; empty where none has."""
-        return next((name for name, one, state in self._states.values() if _state(one) != state), "")
+    def changed(self, kept: Mapping[str, Any] | None = None) -> str:
+        """The name of one that has drawn since, and that is none of what is `kept`; empty where none has."""
+        given = {id(one) for value in (kept or {}).values() for _, one in members("", value)}
+        own = [(name, one) for name, one, state in self._states.values() if state_of(one) != state]
+        return next((name for name, one in own if id(one) not in given), "")
 
 
-def _members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def frames() -> Iterator[FrameType]:
+    """Those of the work that asks for the next item, the innermost first."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and (module := frame.f_globals.get("__name__")) != "tasks.stage.attempt":
+        if not str(module).startswith(("tasks.stage.", "deployments.")):
+            yield frame
+        frame = frame.f_back
+
+
+def members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A value and what it holds, by name."""
     yield name, value
     if isinstance(value, list | tuple):
         yield from ((f"{name}[{number}]", one) for number, one in enumerate(value[:MEMBERS]))
     elif isinstance(value, dict):
-        yield from ((f"{name}[{key!r}]", one) for key, one in islice(value.items(), MEMBERS))
+        yield from ((f"{name}[{key!r}]", one) for key, one in [*islice(value.items(), MEMBERS)])
     elif not isinstance(value, type | ModuleType | FunctionType):
-        own = getattr(value, "__dict__", None)
-        yield from ((f"{name}.{key}", one) for key, one in islice((own or {}).items(), MEMBERS))
+        own = inspect.getattr_static(value, "__dict__", None) and getattr(value, "__dict__", {})
+        yield from ((f"{name}.{key}", one) for key, one in [*islice((own or {}).items(), MEMBERS)])
 
 
-def _state(value: Any) -> bytes | None:
+def state_of(value: Any) -> bytes | None:
     """The state of a generator; None for anything else."""
     torch = sys.modules.get("torch")
     if isinstance(value, np.random.Generator):
-        return _state(value.bit_generator)
+        return state_of(value.bit_generator)
     if isinstance(value, np.random.BitGenerator):
         return pickle.dumps((value.state, getattr(value.seed_seq, "n_children_spawned", 0)))
     if isinstance(value, np.random.SeedSequence):
         return pickle.dumps(value.n_children_spawned)
     if isinstance(value, np.random.RandomState):
         return pickle.dumps(value.get_state(legacy=False))
-    if isinstance(value, random.Random):
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         return pickle.dumps(value.getstate())
     if torch and isinstance(value, torch.Generator):
         return value.get_state().numpy().tobytes()

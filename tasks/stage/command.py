@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import select
@@ -33,6 +34,11 @@ LOOK_EVERY_SECONDS, LAST_LINES = 0.5, 20
 LINE_BYTES, PIECES = 65536, 10_000
 """A line counts up to so many bytes; a command that printed so many pieces which are not told yet waits."""
 END_SECONDS = 60.0
+REPORTED = "reported"
+"""In the state of a checkpoint: the last line before it that said how far the command was."""
+METRIC = re.compile(r"([A-Za-z][\w./-]*) *[ =:] *([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.%/])")
+OF_A_CLOCK = re.compile(r"^(of|in)$|time|sec|eta|elapsed|speed|mfu|mem|(^|[^a-z])(s|ms|it|gb|mb)($|[^a-z])", re.I)
+"""Names of what the same work prints otherwise, and words that stand before a number and name none."""
 GUARD = str(Path(__file__).with_name("guard.py"))
 ENDED = ".copies.ended.json"
 """In `scratch`: what a command left that ended well, by the times of its files."""
@@ -57,7 +63,7 @@ def run_command(
     leaves: Sequence[str],
     progress: str,
     save_seconds: float,
-) -> None:
+) -> dict[str, float]:
     """`StageRun.command`."""
     pattern = _pattern(progress)
     for name in [*leaves, *filter(None, [checkpoints])]:
@@ -67,12 +73,14 @@ def run_command(
     if own and (newest := own.newest()):
         arguments += [part.replace("{checkpoint}", str(newest)) for part in resume]
         run.went_on("run.command", "its script was not rehearsed")
-    elif own and run.lock.number > 1:
+    elif run.lock.number > 1 and (own or any(run.scratch.iterdir())):
+        run.went_on("run.command", "its script may find what an attempt before left")
         anew = "begins anew: no attempt before left a whole checkpoint %s"
-        run.log.warning(anew, checkpoints, extra=FOR_THE_TERMINAL)
+        run.log.warning(anew, checkpoints or "(none are named)", extra=FOR_THE_TERMINAL)
     save_seconds = run.stop.grant(save_seconds)
     with closing(_Guarded(arguments, run.scratch)) as child:
         output = _Output(run, child, pattern)
+        output.reported = own.state.get(REPORTED, "") if own else ""
         while not output.ended(LOOK_EVERY_SECONDS):
             run.lock.check()
             if run.stop.requested:
@@ -80,9 +88,11 @@ def run_command(
                 if not output.ended(save_seconds):
                     child.close()
             elif own:
+                own.kept_with = {REPORTED: output.reported}
                 own.look()
     assert child.returncode is not None
     if own and child.returncode >= 0:  # a signal may have ended it within a checkpoint
+        own.kept_with = {REPORTED: output.reported}
         own.look(ended=True)
     if own and own.unlisted:
         run.log.warning("%s", own.unlisted, extra=FOR_THE_TERMINAL)
@@ -94,6 +104,8 @@ def run_command(
     _require_left(run, what, leaves, f", and no checkpoint {checkpoints} of this attempt" if own else "", own)
     for name in leaves:
         _publish(run, name)
+    named = [(name, float(number)) for name, number in METRIC.findall(output.reported)]
+    return {name: value for name, value in named if math.isfinite(value) and not OF_A_CLOCK.search(name)}
 
 
 def _checkpoints(run: StageRun, pattern: str) -> ScratchCheckpoints:
@@ -228,7 +240,9 @@ class _Output:
     def _read(self) -> None:
         rest = b""
         while data := self._child.output.read1(LINE_BYTES):  # type: ignore[attr-defined]
-            *lines, rest = re.split(rb"(?<=[\r\n])", rest + data)
+            *lines, rest = re.split(rb"(?<=\n)|(?<=\r)(?!\n)", rest + data)
+            if lines and not rest and lines[-1].endswith(b"\r"):
+                rest = lines.pop()  # its \n may be under way
             for line in lines if len(rest) < LINE_BYTES else [*lines, rest]:
                 self._pieces.put(line)
             rest = b"" if len(rest) >= LINE_BYTES else rest

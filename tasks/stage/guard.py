@@ -17,7 +17,7 @@ import sys
 import time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 0.3
 """What the command leaves running when it ends by itself has so long to end too, as a tracker of shared memory does."""
 
 
@@ -64,6 +64,8 @@ def _start(words: list[str], status: int, libc: ctypes.CDLL) -> int:
         if os.getppid() != parent:
             os._exit(1)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python itself
+            signal.signal(ignored, signal.SIG_DFL)
         os.execvp(words[0], words)
     except OSError as error:
         os.write(status, b"E%d\n" % (error.errno or 0))

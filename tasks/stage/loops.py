@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage import durable
@@ -15,7 +13,7 @@ from storage.errors import BadInput
 from storage.records import KEYS, fitting, read_records
 from storage.rows import Position
 from storage.run_directory import read
-from tasks.stage.bound import BoundGenerators
+from tasks.stage.bound import BoundGenerators, frames
 from tasks.stage.numerics import seed_generators
 from tasks.stage.progress import FOR_THE_TERMINAL
 
@@ -35,6 +33,8 @@ class Loops:
         self._begun: list[str] = []
         self.parts: list[str] = []
         """Of the loops that came to their end."""
+        self.kept = False
+        """Whether an attempt before did some of them."""
         self._published, self._unfinished = 0, ""
         self._rows: list[dict[str, Any]] | None = None
         self._place: dict[str, int] = {}
@@ -56,14 +56,15 @@ class Loops:
         if kept:
             self._schema = run.records.schema(kept)
             run.log.info("%d of %d %s are kept", len(kept), len(items), unit, extra=FOR_THE_TERMINAL)
+        way, left = f"run.resume, loop {place}", "what the loop before it left in names was not compared"
         if goes_on := 0 < len(kept) < len(items):
-            run.went_on("run.resume", "the loop did not come to its end")
+            run.went_on(way, "the loop did not come to its end")
         self._cut_back_metrics()
         generators = None
         for number, (part, item) in enumerate(zip(parts, items, strict=True)):
             if not run.records.has(part):
                 run.step(number, len(items), unit)
-                generators = generators or BoundGenerators(_frames())
+                generators = generators or BoundGenerators(frames())
                 began_at = time.monotonic()
                 yield from self.work_on(place, number, item, len(items), unit)
                 if changed := generators.changed():
@@ -74,13 +75,17 @@ class Loops:
                     )
                 self._keep(part)
                 seconds = time.monotonic() - began_at
-                run.timing.append({"part": part, "seconds": seconds, "first": not self._worked})
+                row = {"part": part, "seconds": seconds, "first": not self._worked, "attempt": run.lock.number}
+                run.timing.append(row)
                 self._worked = True
         run.step(len(items), len(items), unit)
         if goes_on:
             from tasks.stage.alone import compared
 
-            run.went_on("run.resume", compared(run, place, parts, start_seconds))
+            run.went_on(way, compared(run, place, parts, start_seconds) or left * self.kept)
+        elif self.kept and len(kept) < len(items):
+            run.went_on(way, left)
+        self.kept = self.kept or bool(kept)
         self.parts += parts
 
     def begin(self, items: Iterable[Item], name: str) -> tuple[list[Item], list[str]]:
@@ -145,12 +150,19 @@ class Loops:
         self._publish()
         return list(read_records(self.run.directory / "records.parquet"))
 
-    def end(self) -> None:
-        """After the work: rows that it did not ask for are an output too. BadInput for a loop that was left."""
+    def end(self, result: dict[str, Any]) -> None:
+        """After the work: rows that it did not ask for are an output too. BadInput for a loop that was left.
+
+        CheckFailed where the result does not follow from the rows.
+        """
         self._require_end()
         own = "records.parquet" in self.run.outputs and not self._published
         if len(self.parts) > self._published and not own:
             self._publish()
+        if self.kept and result:
+            from tasks.stage.alone import compared_result
+
+            self.run.went_on("run.resume, what is returned", compared_result(self.run, result))
 
     def _publish(self) -> None:
         self.run.merge_records(self.parts, KEYS)
@@ -171,9 +183,13 @@ class Loops:
 
     def _cut_back_metrics(self) -> None:
         """Cuts `metrics.jsonl` to where it was after the newest item that is kept: what is done now writes the rest."""
+        if (position := self.position()) and not self._worked:
+            self.run.metrics.cut_back(position)
+
+    def position(self) -> Position | None:
+        """How far `metrics.jsonl` had come after the newest item that is kept."""
         kept = [position for part, position in self._positions().items() if self.run.records.has(part)]
-        if kept and not self._worked:
-            self.run.metrics.cut_back(kept[-1])
+        return kept[-1] if kept else None
 
     @property
     def _positions_file(self) -> Path:
@@ -181,12 +197,3 @@ class Loops:
 
     def _positions(self) -> dict[str, Position]:
         return read(self._positions_file)
-
-
-def _frames() -> Iterator[FrameType]:
-    """Those of the work that asks for the next item, the innermost first."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and (module := frame.f_globals.get("__name__")) != "tasks.stage.attempt":
-        if not str(module).startswith(("tasks.stage.", "deployments.")):
-            yield frame
-        frame = frame.f_back

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar, get_args
 from storage import attempts, durable, locks
 from storage.checkpoints import Checkpoints
 from storage.errors import BadInput, require_equal
-from storage.rows import Rows
+from storage.rows import Position, Rows
 from storage.run_directory import LATEST, SCRATCH, RunDirectory, fingerprint, read
 from tasks.stage.command import run_command
 from tasks.stage.execution import Execution
@@ -219,7 +219,7 @@ class StageRun:
 
         A kill costs one item. Before each the generators of random numbers are set by the stage's configuration and the
         item, so that it draws the same whatever was done before it in this process. `name` tells loops over equal items
-        apart. A loop that goes on computes up to three items again in a fresh process, where that takes no more than a
+        apart. A loop that goes on computes up to ten items again in a fresh process, where that takes no more than a
         minute or a tenth of the loop. CheckFailed where an item depends on those before it; BadInput for a generator
         that was made before the loop and draws in it, for an item without rows, for a loop within a loop, or one that
         is left before its end, and for other items than an earlier attempt had in the same place.
@@ -241,10 +241,10 @@ class StageRun:
 
         return Loops(self)
 
-    def end_loops(self) -> None:
+    def end_loops(self, result: dict[str, Any]) -> None:
         """After the work: see `Loops.end`."""
         if "loops" in vars(self):
-            self.loops.end()
+            self.loops.end(result)
 
     def went_on(self, way: str, not_shown: str = "") -> None:
         """Notes that this attempt goes on with work of one before, and why nothing shows that its bytes are those of an
@@ -269,6 +269,8 @@ class StageRun:
                 f"run.save: its step is {step!r}, and {after}: give a whole number (int) that rises from save to save "
                 "and goes on after a kill, such as epoch + 1"
             )
+        if (drew := self._bound.changed(values)) and self._went_on.get("run.saved") == "":
+            self.went_on("run.saved", f"{drew} draws, and is not given to run.save")
         groups, state = packed(values)
         if "metrics" in vars(self):
             self.metrics.sync()
@@ -283,17 +285,26 @@ class StageRun:
 
         Once in a stage, before its loop: BadInput for a second call, or one beside a training.
         """
+        from tasks.stage.bound import BoundGenerators, frames
         from tasks.stage.saved import unpacked
 
         self.begin_training()
+        self._bound = BoundGenerators(frames())
         newest = self.checkpoints.newest_verified()
         self._saved_at = -1 if newest is None else newest.step
         if newest is None:
             return first
-        if self.run.metrics_file.exists() and "metrics" in newest.state:  # else of an earlier version
-            self.metrics.cut_back(newest.state["metrics"])
-        self.went_on("run.saved")
+        before = "metrics.jsonl is of an earlier version, and may have rows twice"
+        if is_known := not self.run.metrics_file.exists() or "metrics" in newest.state:
+            self.cut_back_metrics(newest.state.get("metrics"))
+        self.went_on("run.saved", before * (not is_known))
         return unpacked(newest)
+
+    def cut_back_metrics(self, position: Position | None) -> None:
+        """Cuts the rows back to where a checkpoint was made, or to the end of what loops over items kept after it."""
+        ends = [end for end in (position, self.loops.position() if self.records.count() else None) if end]
+        if ends or self.run.metrics_file.exists():
+            self.metrics.cut_back(max(ends, key=lambda end: end["length"], default=None))
 
     @property
     def scratch(self) -> Path:
@@ -309,16 +320,17 @@ class StageRun:
         leaves: Sequence[str] = (),
         progress: str = "",
         save_seconds: float = 60.0,
-    ) -> None:
+    ) -> dict[str, float]:
         """Runs a command in `scratch` to its end: its words, where `python` is this Python.
 
         `checkpoints` is a pattern of what it writes there to go on from, such as `checkpoint-*` or `last.pt`. With the
         newest that is whole, `resume` is added to the words, {checkpoint} in it replaced. A request to stop becomes a
         SIGTERM to all its processes, which have `save_seconds` to end. `leaves` are files or folders that must be in
         `scratch` when it ends with 0, and become outputs. `progress` is a pattern of a line that it prints: its first
-        group is the steps done, a second one those in all. What it prints stands in the attempt's log.
+        group is the steps done, a second one those in all. What it prints stands in the attempt's log. Returns the
+        numbers of the last such line by their names, but for those of a clock: {"step": 300, "loss": 0.25}.
         """
-        run_command(
+        return run_command(
             self, command, checkpoints=checkpoints, resume=resume, leaves=leaves, progress=progress,
             save_seconds=save_seconds,
         )  # fmt: skip

@@ -55,6 +55,8 @@ class ScratchCheckpoints:
         self.step, self._copied, self.state = 0, 0, dict[str, Any]()
         """What `add` was told of the checkpoint that is gone on from."""
         self.added = False
+        self.kept_with: dict[str, Any] = {}
+        """What else stands in the list of each."""
 
     def newest(self) -> Path | None:
         """The newest that verifies; what is on no list and may be torn is removed.
@@ -92,7 +94,8 @@ class ScratchCheckpoints:
         """Lists those in which nothing has changed for a while; all, where their writer `ended` by itself."""
         now, present = time.monotonic(), self._present()
         latest = max((self._step(path) or 0 for path in present), default=0)
-        for path in sorted(present, key=lambda path: (self._step(path) or 0, _written_at(path), path)):
+        in_order = sorted(present, key=lambda path: (self._step(path) or 0, _written_at(path), path))
+        for path in in_order[-LISTED - 1 :]:  # of older ones no copy would stay
             stamps = _stamps(path)
             if not stamps or self._listed.get(path) == stamps:
                 continue
@@ -137,7 +140,7 @@ class ScratchCheckpoints:
         if _stamps(path) != stamps:
             _remove(copy)
             return
-        state |= {"scratch": listed.relative_to(self._folder).as_posix(), "files": digests}
+        state |= self.kept_with | {"scratch": listed.relative_to(self._folder).as_posix(), "files": digests}
         if path.is_symlink():
             state["link"] = path.relative_to(self._folder).as_posix()
         self._checkpoints.save(step, {}, state)
@@ -214,7 +217,7 @@ class TrainerCheckpoints(ScratchCheckpoints):
         run.begin_training()
         super().__init__(run.scratch, pattern, run.checkpoints)
         self._rows, self.begin = run.metrics, self.newest()
-        self._rows.cut_back(self.state.get("metrics"))
+        run.cut_back_metrics(self.state.get("metrics"))
 
     def add(self, path: Path, **state: Any) -> None:
         self._rows.sync()

@@ -17,6 +17,7 @@ from transformers.trainer_utils import has_length
 
 from storage import durable
 from storage.errors import BadInput
+from tasks.stage.bound import members, state_of
 from tasks.stage.generators import generator_numbers, generator_tensors, load_generators
 from tasks.stage.run import StageRun
 from tasks.stage.scratch import TrainerCheckpoints
@@ -76,8 +77,13 @@ def _untested(trainer: Trainer) -> str:
         if vars(callback) and not isinstance(callback, ExportableState)
         and not type(callback).__module__.startswith("transformers.")
     ]  # fmt: skip
+    if type(trainer) is not Trainer:
+        names.append(type(trainer).__name__)
+    own = [name for data in ("train_dataset", "data_collator") for name, value in members(data, getattr(trainer, data))
+           if state_of(value) is not None]  # fmt: skip
     return "; ".join(
         [f"no test has {', '.join(names)}"] * bool(names)
+        + [f"{', '.join(own)} draws, and is in no checkpoint"] * bool(own)
         + [f"what {', '.join(callbacks)} keeps is in no checkpoint"] * bool(callbacks)
     )
 

@@ -60,7 +60,7 @@ class CountsConfig(StageConfiguration):
     leaves: str = scientific("whole.txt", description="What must be there.")
 
 
-def counts(run: StageRun, config: CountsConfig) -> dict[str, str]:
+def counts(run: StageRun, config: CountsConfig) -> dict[str, Any]:
     name = (
         config.checkpoints.replace("epoch*", "epochN_lossL")
         .replace("net*", "net18")
@@ -68,11 +68,11 @@ def counts(run: StageRun, config: CountsConfig) -> dict[str, str]:
         .replace("seed*", "seedN_of7")
         .replace("*", "N")
     )
-    run.command(
+    metrics = run.command(
         "python", config.script.path, config.steps, name, checkpoints=config.checkpoints, resume=["{checkpoint}"],
         leaves=[config.leaves], progress=r"step (\d+) of (\d+)", save_seconds=2.0,
     )  # fmt: skip
-    return {"log": run.record.log_file.read_text() if run.record else ""}
+    return {"log": run.record.log_file.read_text() if run.record else "", "metrics": metrics}
 
 
 COUNT = Stage("counts", CountsConfig, f"{__name__}:counts")
@@ -492,6 +492,30 @@ def test_what_cannot_be_read_as_a_number_is_no_progress(
     run = stage_run(tmp_path)
     run.command("echo", line, progress=pattern)
     assert (run.progress._now["step"], run.progress._now["total"]) == progress
+
+
+@pytest.mark.parametrize(
+    ("line", "metrics"),
+    [
+        ("step 49 of 300, loss 0.25", {"step": 49, "loss": 0.25}),
+        (
+            "iter 7: loss=1e-3 val/acc: .5 time 12.1ms mfu 3.1 lr 0.1",
+            {"iter": 7, "loss": 1e-3, "val/acc": 0.5, "lr": 0.1},
+        ),
+        ("step 3 loss nan it/s 4.0 eta 12", {"step": 3}),
+    ],
+)
+def test_a_command_returns_the_metrics_of_its_last_line_of_progress(
+    tmp_path: Path, line: str, metrics: dict[str, float]
+) -> None:
+    run = stage_run(tmp_path)
+    assert run.command("printf", f"{line}\n{'no progress'}\n", progress=r"(?:step|iter) (\d+)") == metrics
+
+
+def test_the_metrics_of_a_script_that_had_nothing_left_to_do_are_those_of_its_checkpoint(tmp_path: Path) -> None:
+    does = "sys.exit((file.write('5' + chr(125)), file.close(), 3)[2]) if step == 5 and not sys.argv[3:] else None"
+    assert "exit code 3" in attempted(tmp_path, does).outcome.message
+    assert durable.read_json(attempted(tmp_path, does).run.result_file)["metrics"] == {"step": 5}
 
 
 @pytest.mark.parametrize(
