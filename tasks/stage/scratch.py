@@ -94,8 +94,7 @@ class ScratchCheckpoints:
         """Lists those in which nothing has changed for a while; all, where their writer `ended` by itself."""
         now, present = time.monotonic(), self._present()
         latest = max((self._step(path) or 0 for path in present), default=0)
-        in_order = sorted(present, key=lambda path: (self._step(path) or 0, _written_at(path), path))
-        for path in in_order[-LISTED - 1 :]:  # of older ones no copy would stay
+        for path in sorted(present, key=lambda path: (self._step(path) or 0, _written_at(path), path)):
             stamps = _stamps(path)
             if not stamps or self._listed.get(path) == stamps:
                 continue
