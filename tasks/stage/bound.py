@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import pickle
+import json
 import random
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -64,13 +64,17 @@ def state_of(value: Any) -> bytes | None:
     if isinstance(value, np.random.Generator):
         return state_of(value.bit_generator)
     if isinstance(value, np.random.BitGenerator):
-        return pickle.dumps((value.state, getattr(value.seed_seq, "n_children_spawned", 0)))
+        return _bytes((value.state, getattr(value.seed_seq, "n_children_spawned", 0)))
     if isinstance(value, np.random.SeedSequence):
-        return pickle.dumps(value.n_children_spawned)
+        return _bytes(value.n_children_spawned)
     if isinstance(value, np.random.RandomState):
-        return pickle.dumps(value.get_state(legacy=False))
+        return _bytes(value.get_state(legacy=False))
     if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
-        return pickle.dumps(value.getstate())
+        return _bytes(value.getstate())
     if torch and isinstance(value, torch.Generator):
         return value.get_state().numpy().tobytes()
     return None
+
+
+def _bytes(state: Any) -> bytes:
+    return json.dumps(state, default=lambda array: array.tolist()).encode()

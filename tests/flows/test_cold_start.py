@@ -56,10 +56,21 @@ def test_no_command_that_reads_files_imports_what_takes_seconds(tmp_path: Path) 
     asked(75, [f"status {study} --profile smoke --root {none}" for study in STUDIES])
 
 
-def test_no_slip_of_a_finger_imports_what_takes_seconds() -> None:
+def test_no_slip_of_a_finger_imports_what_takes_seconds(tmp_path: Path) -> None:
     of_a_study = ("profile smok", "set budget.epoch=1", "set constraint.variant=mlp_bth", "keys bugdet")
     slips = [f"run robustness --profile smoke --{slip}" for slip in of_a_study]
-    asked(2, ["statu", "run", "list --rot runs", "run robustness --dry-runn", "run robustnes", "show nothing", *slips])
+    asked(
+        2,
+        [
+            "statu",
+            "run",
+            "list --rot runs",
+            "run robustness --dry-runn",
+            "run robustnes",
+            f"show nothing --root {tmp_path}",
+            *slips,
+        ],
+    )
 
 
 def test_a_job_imports_nothing_that_takes_seconds_before_its_work() -> None:

@@ -33,7 +33,7 @@ def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.ratchet(["--help"])
     shown = re.findall(r"^    (\w+)\b", capsys.readouterr().out, re.MULTILINE)
-    of_study, of_runs = "init run sweep status cancel", "list show compare audit replay card index"
+    of_study, of_runs = "init run sweep status cancel rehearse", "list show compare audit replay card index"
     others = "tensorboard mlflow wandb verify prune export ui deploy doctor deployments reference schema completion"
     assert shown == f"{of_study} {of_runs} {others}".split()
 
@@ -123,12 +123,13 @@ def test_the_configuration_that_is_shown_is_the_study_as_a_profile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["robustness", "--profile", "smoke", "--set", "budget.epochs=0.25", "--seed", "7"]
+    nowhere = ["--root", str(tmp_path / "runs")]
     assert command.ratchet(["run", *given, "--show-config"]) == 0
     file = tmp_path / "shown.yaml"
     file.write_text(capsys.readouterr().out)
-    assert command.ratchet(["run", "robustness", "--profile", str(file), "--dry-run"]) == 0
+    assert command.ratchet(["run", "robustness", "--profile", str(file), "--dry-run", *nowhere]) == 0
     from_file = capsys.readouterr().out
-    assert command.ratchet(["run", *given, "--dry-run"]) == 0
+    assert command.ratchet(["run", *given, "--dry-run", *nowhere]) == 0
     assert capsys.readouterr().out == from_file and "would run" in from_file
 
 
