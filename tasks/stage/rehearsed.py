@@ -11,7 +11,7 @@ from typing import Any
 from storage import durable
 from storage.run_directory import read
 
-OF_THE_CLOCK = ("elapsed", "seconds", "log_history", "scratch", "files", "sha256", "metrics")
+OF_THE_CLOCK = ("elapsed", "seconds", "log_history", "scratch", "files", "sha256", "metrics", "reported")
 """Names in the state of a checkpoint that say when it was made, or digests of what is compared itself."""
 SHOWN = 3
 

@@ -50,7 +50,7 @@ def train(run, script: r.Script = r.Script(path="train.py"), steps: int = 12, di
         progress=r"step (\\d+)")
     return {}
 
-@r.study(small={"steps": SMALL})
+@r.study(small={"steps": SMALL, "dies": False})
 def mine():
     return train()
 """
@@ -95,7 +95,7 @@ def test_a_script_that_loses_its_generator_is_told_from_one_that_keeps_it(place:
         assert (code, said) == (0, "mine-train: went on as an undisturbed run\n")
         assert exactness(run_in(folder)) == "continued 1 time; a rehearsal of its code went on as an undisturbed one"
     else:
-        assert code == 1 and "pt (tensor 0" in said
+        assert code == 1 and "pt (" in said and "tensor 0" in said
         assert "its rehearsal DIFFERED in " in exactness(run_in(folder))
     assert not (place / "runs" / ".rehearsal").exists()
     (place / "train.py").write_text((place / "train.py").read_text() + "\n# edited\n")

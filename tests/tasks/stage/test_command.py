@@ -276,7 +276,10 @@ def test_one_that_does_not_stop_is_ended_with_all_that_it_started(tmp_path: Path
 def is_gone(pid: int) -> bool:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
             return True
         time.sleep(0.01)
     return False
