@@ -142,9 +142,9 @@ CAPS = {"robustness": 2_310, "icecube": 2_760, "inversion": 1_980, "poison": 1_0
 """Lines of the rooms that are older than the budget of a new one: they only fall."""
 SUBJECT_CAPS = {"influence": 884, "sensors": 1_014}
 """Of subjects that began with one study; of influence 600 were asked."""
-SPINE_CAP, ALL_CAP = 30_945, 54_456
+SPINE_CAP, ALL_CAP = 30_943, 54_454
 """Lines of all but studies, pages and subjects, and of all: they only fall, but for a new study; issue 49
-allowed 600 more, and took 2,207."""
+allowed 600 more, and took 2,205."""
 
 
 def _lines(*places: str) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from storage import durable
+from tasks.training import transformers_trainer
 from tests.test_going_on import Study
 
 MINE = """
@@ -125,6 +127,12 @@ def test_one_that_is_killed_learns_what_an_undisturbed_one_learns(study: Study, 
     assert record["went_on"] == {"a Trainer": expected}
     log = (run_of(tmp_path / "killed") / "attempts" / "0003.log").read_text()
     assert "goes on from checkpoint-8, kept when step 8 was told" in log
+
+
+def test_its_data_can_be_moved_to_workers_that_are_spawned() -> None:
+    """They are pickled for it, and their names are asked for before they have any data."""
+    items = pickle.loads(pickle.dumps(transformers_trainer._Items([3, 4], transformers_trainer._Draws())))
+    assert (len(items), items[1], items.count(3)) == (2, 4, 1)
 
 
 @pytest.mark.parametrize("setting", ["save_only_model", "ignore_data_skip"])

@@ -169,17 +169,23 @@ class _Collating:
             return self._collate(items)
 
 
-class _Items(Dataset[Any]):
-    """Items by number, a batch at a time."""
+class _Drawing:
+    """Data that draw by themselves; whatever else is asked of them, the given ones answer."""
 
     def __init__(self, data: Any, draws: _Draws) -> None:
         self._data, self._draws = data, draws
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)["_data"], name)
+        if name.startswith("__"):  # as pickle asks for what moves them to a worker
+            raise AttributeError(name)
+        return getattr(self._data, name)
 
     def __len__(self) -> int:
         return len(self._data)
+
+
+class _Items(_Drawing, Dataset[Any]):
+    """Items by number, a batch at a time."""
 
     def __getitem__(self, number: Any) -> Any:
         return self.__getitems__([number])[0]
@@ -190,17 +196,8 @@ class _Items(Dataset[Any]):
             return together(numbers) if together else [self._data[number] for number in numbers]
 
 
-class _Stream(IterableDataset[Any]):
+class _Stream(_Drawing, IterableDataset[Any]):
     """Items in the order of an iterable one."""
-
-    def __init__(self, data: Any, draws: _Draws) -> None:
-        self._data, self._draws = data, draws
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)["_data"], name)
-
-    def __len__(self) -> int:
-        return len(self._data)
 
     def __iter__(self) -> Iterator[Any]:
         with self._draws.of(["begin"]):
