@@ -9,8 +9,8 @@
 #   make test-slurm              all tests on a real SLURM cluster of their own; `make test` runs the short ones. Where
 #                                SLURM is missing they are skipped: tests/slurm/cluster.sh install gets it (Debian)
 #   make test-browser            pages and the Prefect UI in a real Chromium
-#   make .venv-peers          nanoGCG and torch-lr-finder for tests/benchmarks; they run on our torch and transformers
-#   make .venv-kronfluence       the peer of tests/benchmarks/influence.py
+#   make .venv-peers          nanoGCG and torch-lr-finder for benchmarks; they run on our torch and transformers
+#   make .venv-kronfluence       the peer of benchmarks/influence.py
 #   make assets                  fetches what the profiles smollm2-135m and t5-derivative need (230 MB) into assets/
 
 PYTHON  ?= $(firstword $(foreach v,3.11 3.12 3.13,$(shell command -v python$(v) 2>/dev/null)) python3)
@@ -54,7 +54,7 @@ lint: .venv/installed
 
 assets: .venv/installed
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt onnx
-	.venv/bin/python -m tasks.language.assets
+	.venv/bin/python -m tools.assets
 
 # torch comes first and by itself: with it installed, nothing else asks for another build of it.
 .venv/installed: pyproject.toml constraints.txt
@@ -68,7 +68,7 @@ assets: .venv/installed
 .venv-peers: .venv/installed
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ nanogcg==0.3.0 torch-lr-finder==0.2.2
 
-# lm-evaluation-harness, for tests/benchmarks/perplexity.py, on our torch and transformers too.
+# lm-evaluation-harness, for benchmarks/perplexity.py, on our torch and transformers too.
 .venv-lm-eval: .venv/installed
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ lm-eval==0.4.13 evaluate \
 	  sqlitedict pytablewriter word2number more_itertools sacrebleu zstandard tqdm-multiprocess DataProperty chardet \

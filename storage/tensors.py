@@ -1,6 +1,6 @@
 """Writes tensors as a safetensors file, with its digest from the same pass over memory.
 
-A write takes processor time from the training that goes on meanwhile: tests/benchmarks/README.md says how much the
+A write takes processor time from the training that goes on meanwhile: benchmarks/README.md says how much the
 library's own writer, a second pass for the digest, and the page cache took. The library reads. Format:
 https://github.com/huggingface/safetensors (8 bytes length of the header, JSON header, data).
 """

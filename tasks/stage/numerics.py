@@ -40,7 +40,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 LAUNCH_BOUND = 17e6
 """Multiplications of a micro-batch's forward pass up to which a CPU trains faster than a GPU, whose host takes longer
 to start the kernels. Of 106 thousand weights and 128 rows, 13.6 million, a step took an H100 5.8 ms (31 us for each of
-its 188 operations) and two cores beside it 4.7 (tests/benchmarks/README.md); only a CPU's time grows with them."""
+its 188 operations) and two cores beside it 4.7 (benchmarks/README.md); only a CPU's time grows with them."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _keep_freed_memory() -> None:
     """Lets malloc reuse freed memory of any size instead of returning it to the kernel.
 
     Every step allocates the same activations and logits. By default glibc maps each anew and the kernel clears every
-    page of it: a tenth of a CPU step of a small model (tests/benchmarks). No value depends on it.
+    page of it: a tenth of a CPU step of a small model (benchmarks). No value depends on it.
     """
     with suppress(OSError, AttributeError):  # another C library: slower, and equal
         libc = ctypes.CDLL("libc.so.6")

@@ -39,7 +39,7 @@ def test_every_link_leads_somewhere(page: str, link: str) -> None:
 def places() -> list[tuple[str, str]]:
     """Code in a line that names a file or folder of the repository: a path, or a name with an ending at its top."""
     path = re.compile(
-        r"(flows|tasks|storage|tests|deployments|docs|\.ci)/[\w/.-]*|Makefile|[\w-]+\.(yaml|toml|cff)|constraints\.txt"
+        r"(flows|tasks|storage|tests|deployments|docs|benchmarks|tools|\.ci)/[\w/.-]*|Makefile|[\w-]+\.(yaml|toml|cff)|constraints\.txt"
     )
     return [one for one in WRITTEN if path.fullmatch(one[1])]
 

@@ -472,9 +472,10 @@ class Bench:
         resources = {"partition": "cpu", "cpus": 1, "memory_gb": 2, "gpus": 0, "gpu_model": "", "lead_seconds": 60}
         # limits of two minutes, of which a real site could not spare one for saving
         site = {"root": str(self.folder / "runs"), "strict_lead": False, "resources": resources | self.resources}
-        # the toy is no part of the source that a job is given: it is found here, and nothing else of the checkout is
+        # toys are no part of the source that a job is given: they are found here, and nothing else of the checkout is
         (self.folder / "path").mkdir(exist_ok=True)
-        (self.folder / "path" / "tests").symlink_to(REPOSITORY / "tests")
+        for beside in ("tests", "benchmarks"):
+            (self.folder / "path" / beside).symlink_to(REPOSITORY / beside)
         site["resources"]["pass_environment"] = ["PYTHONPATH"]
         self.site.write_text(yaml.safe_dump(site))
         self.environment = self.cluster.environment | {

@@ -30,7 +30,7 @@ from tasks.stage.run import Needs
 
 LOG = logging.getLogger("ratchet.slurm")
 MANY_STAGES = 100
-"""Number from which a start takes minutes on SQLite (tests/benchmarks/README.md)."""
+"""Number from which a start takes minutes on SQLite (benchmarks/README.md)."""
 
 
 def require_runnable(slurm: SlurmStudy) -> None:

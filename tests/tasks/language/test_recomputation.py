@@ -41,7 +41,7 @@ def test_a_loss_in_parts_is_that_of_the_whole(architecture: str, layers: bool, m
 
 
 PARAMETERS, LAYERS, WIDTH, VOCABULARY, TOKENS = 1_414_647_808, 24, 2048, 50_304, 8 * 2048
-"""The network of tests/benchmarks/language.py with 1.4 B parameters, and a micro-batch."""
+"""The network of benchmarks/language.py with 1.4 B parameters, and a micro-batch."""
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from storage import durable
 from storage.errors import BadInput
-from tasks.language.onnx_t5 import t5_folder
+from tools.onnx_t5 import t5_folder
 
 FOLDER = Path("assets")
 TOO_LONG_SECONDS = 1800

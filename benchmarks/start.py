@@ -1,6 +1,6 @@
 """What it costs to start many stages at once on a Prefect server, on SQLite and on PostgreSQL, beside plain sbatch.
 
-    python -m tests.benchmarks.start --stages 100 300 1000
+    python -m benchmarks.start --stages 100 300 1000
 
 Every stage is ready: its flow run is made, as by `ratchet run --dispatch slurm`, and no job. Plain sbatch queues as
 many jobs, each with a dependency, on a real cluster.
@@ -21,12 +21,12 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
 
+from benchmarks import language
 from deployments.dag.walk import Walk
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.study.standings import Look, Starter
 from tasks.stage.run import Stage
-from tests.benchmarks import language
 from tests.deployments.requests import counted
 from tests.deployments.toy import ToyConfig
 from tests.slurm.harness import Cluster, Server

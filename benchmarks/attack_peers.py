@@ -1,4 +1,4 @@
-"""How others search, for tests/benchmarks/attacks.py: nanoGCG's own code, and two loops written from the papers.
+"""How others search, for benchmarks/attacks.py: nanoGCG's own code, and two loops written from the papers.
 
 Each yields, after every step, what it spent in forwards (a backward counts as two, as in tasks/attacks), the highest
 loss that it has found, in nats per scored token, and the tokens that it holds. Shape suffixes as in tasks/attacks.

@@ -1,7 +1,7 @@
 """Speed and strength of the attacks beside nanoGCG, a loop like Wallace's and one like TextAttack's: same model, texts.
 
     make .venv-peers
-    python -m tests.benchmarks.attacks --seeds 5 [--model FOLDER] [--precision bf16]
+    python -m benchmarks.attacks --seeds 5 [--model FOLDER] [--precision bf16]
 
 Four tasks: a trigger before one text (ours, nanoGCG), a trigger before several (ours, Wallace), flips in one text
 (ours, TextAttack), flips in several (ours in lockstep, TextAttack one after the other). In a task all have the same
@@ -29,17 +29,17 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer
 
+from benchmarks import attack_peers, language
 from tasks.attacks.compiled import Body
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.attacks.flips import FlipSearch, advance, forwards_after, writable_positions
 from tasks.attacks.scoring import Victim
 from tasks.attacks.trigger import TriggerSearch, random_tokens
 from tasks.language.model import block_losses, load
-from tests.benchmarks import attack_peers, language
 
 END, TRAINING_STEPS = 0, 200
 COMPILED = "compiled"
-PEERS = Path(__file__).parents[2] / ".venv-peers"
+PEERS = Path(__file__).parents[1] / ".venv-peers"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Evaluation of a model in fp32, tf32 and bf16: time, and what the losses of documents differ by.
 
-    python -m tests.benchmarks.evaluation --device cuda
+    python -m benchmarks.evaluation --device cuda
 
 A small GPT-NeoX is trained on docstrings first; one of another --size has random weights: that shows speed alone. tf32
 is left out on a CPU.
@@ -15,11 +15,11 @@ import time
 import numpy as np
 import torch
 
+from benchmarks import language
+from benchmarks.attacks import END, trained
 from tasks.language.evaluation import document_losses
 from tasks.language.losses import ROUNDINGS, compared_documents, rounded, rounding_allowed
 from tasks.language.windows import rolling_windows
-from tests.benchmarks import language
-from tests.benchmarks.attacks import END, trained
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """A study that is killed by SIGKILL again and again, beside one that is left alone: are all outputs equal?
 
-python -m tests.benchmarks.kills --study robustness --profile smoke --device cuda --kills 4
+python -m benchmarks.kills --study robustness --profile smoke --device cuda --kills 4
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import language
 from storage import durable
-from tests.benchmarks import language
 from tests.conftest import REPOSITORY
 
 SEED = 20261127

@@ -1,8 +1,8 @@
 """What the pool costs: calls of SLURM and memory at many live jobs, submissions a second, and how late Prefect knows.
 
-    python -m tests.benchmarks.slurm --jobs 1000        many jobs at once: sleeping ones, without Prefect
-    python -m tests.benchmarks.slurm --stages 5         one after the other, with Prefect, beside plain sbatch
-    python -m tests.benchmarks.slurm --waiting 300      many ready at once, with Prefect, beside plain sbatch
+    python -m benchmarks.slurm --jobs 1000        many jobs at once: sleeping ones, without Prefect
+    python -m benchmarks.slurm --stages 5         one after the other, with Prefect, beside plain sbatch
+    python -m benchmarks.slurm --waiting 300      many ready at once, with Prefect, beside plain sbatch
                                                         (--postgres: its server on PostgreSQL)
 
 All start a real SLURM cluster of their own (see tests/slurm/cluster.sh) and end it.
@@ -30,6 +30,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from benchmarks import cells, language
 from deployments.dag.page import load_page
 from deployments.dag.sources import KEPT
 from deployments.slurm.cluster.client import SlurmCommands
@@ -43,7 +44,6 @@ from deployments.slurm.study.follow import Follower
 from deployments.slurm.study.standings import Standings
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts
-from tests.benchmarks import cells, language
 from tests.slurm.harness import Bench, Cluster, Dispatched, Server, kept_study
 from tests.slurm.harness import Run as FlowRun
 from tests.slurm.postgres import postgres
@@ -216,7 +216,7 @@ def _plain_chains(bench: Bench) -> None:
 
 def _start(count: int, seconds: float, root: Path) -> Standings:
     study = cells.Study(name=root.name, cells=count, seconds=seconds)
-    return Follower(SlurmStudy.at_site(load_page("tests.benchmarks.cells"), study, str(root))).start()
+    return Follower(SlurmStudy.at_site(load_page("benchmarks.cells"), study, str(root))).start()
 
 
 def _submitted(journals: list[Journal], least: int) -> list[Submission] | None:

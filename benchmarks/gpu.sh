@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Everything that is measured on a GPU, in at most nine minutes: prints a Markdown table, device and versions first.
 #
-#     tests/benchmarks/gpu.sh [part...]      parts: training large attacks attacks-large evaluation resume stall
+#     benchmarks/gpu.sh [part...]      parts: training large attacks attacks-large evaluation resume stall
 #     kills, and attacks-compiled and influence, which nobody has run on a GPU yet and which must be named
 #
 # Needs this repository and a Python with torch (PYTHON=, default python3) and the packages of pyproject.toml; those that
 # are missing may lie as wheels in .whl/. The peers of the attacks want nanogcg (make .venv-peers, or its wheel).
 # DEVICE=cpu makes the same with small sizes: a test of this script, no measurement.
 set -u
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/.."
 python=${PYTHON:-python3} device=${DEVICE:-cuda}
 export TOKENIZERS_PARALLELISM=true HF_HUB_OFFLINE=1 PREFECT_SERVER_ANALYTICS_ENABLED=false DO_NOT_TRACK=1
 scratch=$(mktemp -d)
@@ -24,8 +24,8 @@ part() { # part NAME SECONDS MODULE OPTIONS...: a row of the table for each line
   shift 2
   [[ " ${chosen[*]} " == *" $name "* ]] || return 0
   [[ $device == cpu || $seconds -lt $((540 - SECONDS)) ]] || seconds=$((SECONDS < 535 ? 540 - SECONDS : 5))
-  echo "| | \`python -m tests.benchmarks.${*/$scratch/FOLDER}\` | |"
-  timeout -k 5 "$seconds" "$python" -m "tests.benchmarks.$1" "${@:2}" --device "$device" 2>"$scratch/errors" |
+  echo "| | \`python -m benchmarks.${*/$scratch/FOLDER}\` | |"
+  timeout -k 5 "$seconds" "$python" -m "benchmarks.$1" "${@:2}" --device "$device" 2>"$scratch/errors" |
     grep -v -e '^Namespace' -e ', torch ' | sed "s/|/;/g; s/.*/| $name | & | $SECONDS s |/"
   [[ ${PIPESTATUS[0]} == 0 ]] || echo "| $name | did not end: $(tail -n 1 "$scratch/errors" | tr '|' ';') | $SECONDS s |"
 }
@@ -33,7 +33,7 @@ part() { # part NAME SECONDS MODULE OPTIONS...: a row of the table for each line
 chosen=("$@")
 [[ $# -gt 0 ]] || chosen=(training large attacks attacks-large evaluation resume stall kills)
 echo "$(date -u +%F), commit $(git rev-parse --short HEAD 2>/dev/null || cat .commit 2>/dev/null || echo unknown)" \
-  "$("$python" -c 'from tests.benchmarks import language; print(language.machine())' 2>/dev/null)" \
+  "$("$python" -c 'from benchmarks import language; print(language.machine())' 2>/dev/null)" \
   "$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null)"
 echo
 echo "| part | measured | begun after |"

@@ -1,7 +1,7 @@
 """Reading events in three orders, and learning rates beside those of torch-lr-finder.
 
-python -m tests.benchmarks.icecube --orders FOLDER --batches 9 --open-files 2
-python -m tests.benchmarks.icecube --rates RUNS        (a finished quick study: runs/icecube-quick)
+python -m benchmarks.icecube --orders FOLDER --batches 9 --open-files 2
+python -m benchmarks.icecube --rates RUNS        (a finished quick study: runs/icecube-quick)
 
 FOLDER has files in Kaggle's layout, such as those of a run of icecube-pulses. The finder comes with
 `make .venv-peers`.
@@ -34,7 +34,7 @@ from tasks.training.loop import initial_state, matmul_precision, optimizer_step
 from tasks.training.order import FileOrder, Order, as_stored, example_at
 from tasks.training.schedule import Schedule
 
-PEERS = Path(__file__).parents[2] / ".venv-peers"
+PEERS = Path(__file__).parents[1] / ".venv-peers"
 BATCH, ROUNDS = 64, 3
 STEPS_OF_TRAINING = 315
 

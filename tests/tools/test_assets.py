@@ -15,9 +15,9 @@ from deployments.dag.page import load_page
 from flows.command import settings
 from storage import durable
 from storage.errors import BadInput
-from tasks.language import assets
-from tasks.language.assets import ASSETS, Asset, fetch, texts_and_pairs
 from tests.conftest import ROBUSTNESS
+from tools import assets
+from tools.assets import ASSETS, Asset, fetch, texts_and_pairs
 
 MEMBER = json.dumps(
     {"A": {"extract": "One.", "description": ""}, "B": {"extract": "Zwei ü.\nDrei.", "description": "Z"}}
@@ -208,7 +208,7 @@ def test_a_t5_of_two_onnx_files_is_the_one_that_they_were_made_of(tmp_path):
     from transformers import T5Config, T5ForConditionalGeneration
 
     from tasks.language import model as language
-    from tasks.language.onnx_t5 import t5_folder
+    from tools.onnx_t5 import t5_folder
 
     sizes = {"vocab_size": 40, "d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_heads": 2}
     described = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "dropout_rate": 0.0, **sizes}

@@ -32,8 +32,8 @@ class Study(StudyBase):
     execution: Execution = execution(Execution(cpu_threads=1), description="How, and what its jobs ask for.")
 
 
-CELL = Stage("cell", CellConfig, "tests.benchmarks.cells:rest", needs="cpu")
-GATHER = Stage("gather", GatherConfig, "tests.benchmarks.cells:gather", needs="cpu")
+CELL = Stage("cell", CellConfig, "benchmarks.cells:rest", needs="cpu")
+GATHER = Stage("gather", GatherConfig, "benchmarks.cells:gather", needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

@@ -1,6 +1,6 @@
 """Training speed and peak memory beside Hugging Face's Trainer: same model, text, batch, optimizer and precision.
 
-    python -m tests.benchmarks.trainer --size 2M --steps 40 --rounds 5
+    python -m benchmarks.trainer --size 2M --steps 40 --rounds 5
 
 Each measurement is a process of its own, ours and theirs in turn. `trainer-padded` gives the Trainer documents one by
 one, padded to the longest of the batch, as it is often used: only real tokens count there. `ours-malloc` is ours
@@ -27,12 +27,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks import language
 from tasks.language.model import block_losses_in_parts
 from tasks.stage import numerics
 from tasks.training import ahead, loop
 from tasks.training.budget import Budget
 from tasks.training.schedule import Schedule
-from tests.benchmarks import language
 from tests.tasks.tiny import stage_run
 
 WAYS = "ours,ours-malloc,trainer,trainer-padded"
@@ -52,7 +52,7 @@ def main() -> None:
     passed_on = ("size", "device", "batch", "length", "steps", "precision")
     for _ in range(options.rounds):
         for way in found:
-            command = [sys.executable, "-m", "tests.benchmarks.trainer", "--way", way]
+            command = [sys.executable, "-m", "benchmarks.trainer", "--way", way]
             command += [f"--{name}={getattr(options, name)}" for name in passed_on]
             # for all alike, before torch loads, as tasks.stage.numerics sets it for every stage
             environment = os.environ | {"OMP_WAIT_POLICY": "passive"}

@@ -1,6 +1,6 @@
 """Losses of a study's texts, as its evaluation has them, beside lm-evaluation-harness's of the same models.
 
-make .venv-lm-eval; python -m tests.benchmarks.perplexity --study runs/quick
+make .venv-lm-eval; python -m benchmarks.perplexity --study runs/quick
 
 The harness is installed apart (`.venv-lm-eval`). It reads the folders `model/` as it reads any model of the hub; its
 tasks of the hub (LAMBADA, HellaSwag, Winogrande) need a network, these texts need none.
@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import yaml
 
+from benchmarks import language
 from storage import durable
-from tests.benchmarks import language
 from tests.conftest import REPOSITORY
 
 TASK = {

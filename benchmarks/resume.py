@@ -1,6 +1,6 @@
 """How long a continuation takes to its first new step, early and late in a training.
 
-python -m tests.benchmarks.resume --size 29M --repeats 5
+python -m benchmarks.resume --size 29M --repeats 5
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import language
 from tasks.stage.run import StageRun
 from tasks.training.budget import Budget
 from tasks.training.loader import micro_batches
@@ -18,7 +19,6 @@ from tasks.training.loop import METRICS_EVERY_STEPS, _restore, optimizer_step
 from tasks.training.saver import Saver
 from tasks.training.schedule import Schedule
 from tasks.training.state import Position, State
-from tests.benchmarks import language
 from tests.tasks.tiny import stage_run
 
 POSITIONS = (1_000, 1_000_000)

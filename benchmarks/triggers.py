@@ -1,6 +1,6 @@
 """Strength of the trigger search beside Wallace's loop and blind search, on the models of a finished robustness study.
 
-    python -m tests.benchmarks.triggers --results runs/quick/aggregate/<run>/final_results.json --seeds 5
+    python -m benchmarks.triggers --results runs/quick/aggregate/<run>/final_results.json --seeds 5
 
 All have the study's texts, usable tokens, length of the trigger and texts a batch, start at the same triggers, make one
 search a seed (`--iterations`, no restarts), and spend at most the same counted forwards (a peer's last round may be
@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import attack_peers, language
 from tasks.attacks.configuration import TriggerAttack
 from tasks.attacks.scoring import Victim
 from tasks.attacks.stages import JUDGED, SEARCHED
@@ -30,7 +31,6 @@ from tasks.attacks.trigger import TriggerSearch, mean_loss, random_tokens
 from tasks.language.model import load
 from tasks.monotonic.arm import BASE
 from tasks.training.order import example_at
-from tests.benchmarks import attack_peers, language
 
 BATCH, FIRST_SEED = 64, 42
 WIDTHS = (4, 8)

@@ -1,6 +1,6 @@
 """What checkpoints cost: tokens per second with and without, in alternating blocks of one training.
 
-    python -m tests.benchmarks.stall --size 110M --pairs 6 --seconds 60
+    python -m benchmarks.stall --size 110M --pairs 6 --seconds 60
 
 A block with checkpoints begins with one; all that it slows down (the copy, hashing, writing, fsync) falls into it. On a
 machine whose speed varies from minute to minute the second figure says more: the copy, and what the steps during each
@@ -16,13 +16,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import language
 from tasks.training.budget import Budget
 from tasks.training.loader import micro_batches
 from tasks.training.loop import optimizer_step
 from tasks.training.saver import Saver
 from tasks.training.schedule import Schedule
 from tasks.training.state import Position, State
-from tests.benchmarks import language
 from tests.tasks.tiny import stage_run
 
 

@@ -1,6 +1,6 @@
 """What merging and digesting records costs in memory and time: by row groups, and all rows at once in the same run.
 
-python -m tests.benchmarks.records --rows 1000000
+python -m benchmarks.records --rows 1000000
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks import language
 from storage import locks
 from storage.records import RecordParts
-from tests.benchmarks import language
 from tests.records import plain_digest
 
 KEY = ("model", "example_id")

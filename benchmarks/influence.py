@@ -1,7 +1,7 @@
 """Influence scores beside those of kronfluence 1.0.1: agreement, time, and what each makes of four faults.
 
-make .venv-kronfluence; python -m tests.benchmarks.influence --agreement --speed --faults
-python -m tests.benchmarks.influence --device cuda     (never run on one yet; cpu: small sizes, a test of it)
+make .venv-kronfluence; python -m benchmarks.influence --agreement --speed --faults
+python -m benchmarks.influence --device cuda     (never run on one yet; cpu: small sizes, a test of it)
 
 Both compute EK-FAC of the same model on the same examples with true labels (labels drawn from the model differ from run
 to run in kronfluence), in batches of equal size, fp32 with eigenvectors in fp64, on one thread of a CPU.
@@ -36,7 +36,7 @@ from tasks.influence.plan import Limits, Machine, factor_plan, this_machine
 from tasks.influence.scores import gathered, scores
 from tasks.influence.task import Task, token_losses
 
-PEER = Path(__file__).parents[2] / ".venv-kronfluence"
+PEER = Path(__file__).parents[1] / ".venv-kronfluence"
 KINDS = ("linear", "convolution")
 """kronfluence knows no embeddings."""
 
