@@ -30,12 +30,13 @@ from torch import nn
 from transformers import AutoTokenizer
 
 from benchmarks import attack_peers, language
-from tasks.attacks.compiled import Body
+from tasks.attacks.compiled import compile_search
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.attacks.flips import FlipSearch, advance, forwards_after, writable_positions
 from tasks.attacks.scoring import Victim
 from tasks.attacks.trigger import TriggerSearch, random_tokens
 from tasks.language.model import block_losses, load
+from tasks.stage.execution import Execution
 
 END, TRAINING_STEPS = 0, 200
 COMPILED = "compiled"
@@ -101,17 +102,13 @@ class Bench:
         return found
 
     def compiled(self, search: Callable[[int], list[Point]], tokens: int) -> Callable[[int], list[Point]]:
-        plain, bodies = self.victim, dict[int, Body]()
+        plain, bodies = self.victim, dict[int, Victim]()
 
         def victim() -> Victim:
             if tokens not in bodies:
-                own = plain()
-                bodies[tokens] = Body(None, own, tokens)  # type: ignore[arg-type]
-                if why := bodies[tokens].refused(self.options.batch):
-                    raise SystemExit(f"not compiled: {why}")
-            made = bodies[tokens].victim.counted_anew()
-            made.body = bodies[tokens]
-            return made
+                bodies[tokens] = plain()
+                compile_search(Execution(compile="default"), bodies[tokens], tokens)
+            return bodies[tokens].counted_anew()
 
         def made(seed: int) -> list[Point]:
             self.victim = victim  # type: ignore[method-assign]

@@ -46,7 +46,7 @@ class _Attacker:
         self.searching = judge.searching(config.attack.search_precision)
         self.usable_V = usable_tokens(tokenizer, len(judge.embeddings_VD))
         self.together = texts_together(judge)
-        compile_search(run, config.execution, self.searching, max(map(len, texts)), min(self.together, len(texts)))
+        compile_search(config.execution, self.searching, max(map(len, texts)))
         self.ledger, self.group = Ledger(run, config.execution), -1
         self.searches: dict[str, list[FlipSearch]] = {}
 

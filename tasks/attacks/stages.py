@@ -22,8 +22,6 @@ KEY_COLUMNS = ("model", "example_id")
 SEARCHED, JUDGED = "attack-search", "attack-evaluation"
 """The split that universal attacks learn from, and the one that attacks are judged on."""
 
-ATTACK = Numerics(fields=("attack_batch_examples",), packages=("transformers",))
-
 
 class OfAttackStudy(OfLanguageStudy):
     """What every stage of a study of attacks is given."""
@@ -34,7 +32,7 @@ class OfAttackStudy(OfLanguageStudy):
 class AttackConfig(OfAttackStudy):
     """What both attacks are given beside their own settings: one model."""
 
-    numerics: ClassVar = ATTACK
+    numerics: ClassVar = Numerics(fields=("attack_batch_examples",), packages=("transformers",), searches=True)
 
     model: str = scientific(description="Name of the attacked model, as records and tables call it.")
     folder: str = scientific("model", description="Where the stage that made it keeps it.")
@@ -57,7 +55,7 @@ class HotFlipConfig(AttackConfig):
 class TransferConfig(OfAttackStudy):
     """transfer: what was found for each model, tried on every model."""
 
-    numerics: ClassVar = ATTACK
+    numerics: ClassVar = Numerics(fields=("attack_batch_examples",), packages=("transformers",))
 
     models: dict[str, str] = scientific(description="Name of each model, and the folder of its stage that holds it.")
     uat: TriggerAttack

@@ -35,7 +35,7 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
         usable_V = usable_tokens(tokenizer, len(judge.embeddings_VD))
         searching = judge.searching(attack.search_precision)
         longest = attack.trigger_tokens + max(map(len, search_texts))
-        compile_search(run, settings, searching, longest, min(attack.batch_documents, len(search_texts)))
+        compile_search(settings, searching, longest)
         found: dict[str, TriggerSearch] = {}
         for name in ("gradient", "blind"):
             found[name] = TriggerSearch(

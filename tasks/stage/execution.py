@@ -25,11 +25,10 @@ class Execution(Configuration):
         description="Where a training runs out of memory, halve the micro-batch and make the same step again, with the "
         "same effective batch. Each halving becomes part of the numerics, and the result says so.",
     )
-    compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = execution(
+    compile: Literal["none", "default"] = execution(
         "none",
-        description="Compile the steps of trainings (torch.compile), or at the next lower mode that machine and model "
-        "allow, and searches of attacks (default or none); part of the numerics. Only none and default are shown to go "
-        "on bit for bit after a kill.",
+        description="default compiles the steps of trainings and the searches of attacks (torch.compile); where that "
+        "fails, the stage ends and says what to set. Part of the numerics.",
     )
     gradient_checkpointing: bool | Literal["auto"] = execution(
         False,

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -28,7 +27,7 @@ from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageRun
 from tasks.training.ahead import ahead_of
 from tasks.training.budget import Budget
-from tasks.training.compiled import Lowered, Rungs
+from tasks.training.compiled import compiled, explain_compiler
 from tasks.training.culprits import FailedStep, Step, locate
 from tasks.training.gradients import GradientNorms, advice, measured, norm_in_fp64
 from tasks.training.guard import Guarded
@@ -90,14 +89,14 @@ def _continue(
     """Trains from `state` to the last step, which is saved; raises Stop on the way, after a save."""
     limit = _last_step_of_this_attempt(state.position.step, schedule, execution)
     sizes, clock, guard = MicroBatchSize(run, execution), Clock(run), schedule.budget.guard
-    rungs = Rungs(run, execution, problem.model, state.position)
+    network = compiled(problem.model, execution)
     goes_back_to, state.ahead = schedule.fixed_checkpoint if guard else None, ahead_of(state, schedule)
     with matmul_precision(problem.model, schedule.budget), Saver(run, execution, state, goes_back_to) as saver:
         if guard and state.position.step == 0:
             saver.save(start=True)
         while not _at_the_end(schedule, state.position):
             try:
-                _make_steps(run, problem, schedule, state, seed, execution, saver, clock, sizes, rungs, limit)
+                _make_steps(run, problem, schedule, state, seed, execution, saver, clock, sizes, network, limit)
             except NumericalFailure as error:
                 undone = go_back(run, schedule, state, saver, error)
                 if undone is None:
@@ -116,7 +115,7 @@ def _make_steps(
     saver: Saver,
     clock: Clock,
     sizes: MicroBatchSize,
-    rungs: Rungs,
+    network: nn.Module,
     limit: float,
 ) -> None:
     """Makes steps of one size of micro-batches, up to the last; raises Stop after step `limit`."""
@@ -134,7 +133,8 @@ def _make_steps(
                     "out_of_time", f"stopped after step {position.step:,}, this run's share ({_limits_set(execution)})"
                 )
             started = time.monotonic()
-            if not _make_step(run, problem, schedule, state, seed, execution, clock.waited_for(batches), sizes, rungs):
+            window = clock.waited_for(batches)
+            if not _make_step(run, problem, schedule, state, seed, execution, window, sizes, network):
                 return
             seconds = time.monotonic() - started
             saver.stepped(seconds)
@@ -157,15 +157,14 @@ def _make_step(
     execution: Execution,
     batches: MicroBatches,
     sizes: MicroBatchSize,
-    rungs: Rungs,
+    network: nn.Module,
 ) -> bool:
-    """Makes or skips a step; False where memory ended or a compiler failed, and it is to be made again otherwise."""
+    """Makes or skips a step; False where memory ended, and it is to be made again with less."""
     guard, size = schedule.budget.guard, sizes.after(state.position)
-    again = execution.fit_memory or execution.compile != "none" or (guard and guard.max_skips)
+    again = execution.fit_memory or (guard and guard.max_skips)
     start = StepStart(problem.model) if again else None
     try:
-        repeat = partial(_repeat, problem, schedule, state.position, seed, sizes)
-        with explain_out_of_memory(problem.model, execution, size), rungs.network(state.position, repeat) as network:
+        with explain_out_of_memory(problem.model, execution, size), explain_compiler(execution):
             optimizer_step(problem, schedule, state, batches, size, seed, network=network)
         return True
     except FailedStep as error:
@@ -176,25 +175,12 @@ def _make_step(
         examples = schedule.window(state.position.step + 1)[2]
         if start is None or state.changing or not sizes.halve(state.position, examples, problem.model):
             raise
-    except Lowered:
-        if state.changing:
-            raise
     assert start is not None
     start.restore(state)
     gc.collect()  # the error held the tensors of the step
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     return False
-
-
-def _repeat(
-    problem: Problem, schedule: Schedule, position: Position, seed: int, sizes: MicroBatchSize, network: nn.Module
-) -> None:
-    """Computes with `network` the losses of the last step again, for gradients that are of no use."""
-    size, after = sizes.at(position), position.step - 1
-    with micro_batches(problem.batch, schedule, problem.order, seed, after, size, workers=0) as batches:
-        for _, batch in islice(batches, math.ceil(schedule.window(position.step)[2] / size)):
-            _summed(problem, schedule.budget, network, batch).backward()
 
 
 def _look(schedule: Schedule, state: State, leave: int = 0) -> bool:

@@ -7,19 +7,23 @@ import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from storage import durable
 from storage.errors import CheckFailed
 from tasks.stage.execution import Execution
+from tasks.stage.numerics import is_within
 from tasks.stage.outcome import is_out_of_memory
 from tasks.stage.preflight import GIB
+from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageRun
-from tasks.training.changing import Changing
 from tasks.training.state import Position
 
+KEY = "micro_batch_examples"
 TENSORS_HELD = 4
 """Copies of the weights in memory for any micro-batch: fp32 weights, gradients and AdamW's two moments."""
 
@@ -28,12 +32,29 @@ class DoesNotFit(CheckFailed):
     """A micro-batch did not fit in memory."""
 
 
-class MicroBatchSize(Changing):
-    """The size of the micro-batches at each step: as configured, until memory ended and it was halved."""
+class MicroBatchSize:
+    """The size of the micro-batches at each step: as configured, until memory ended and it was halved.
+
+    A change stands in stage.json before its step is made again. A continuation has the same size at the same step,
+    whether or not it would have to change there, and so the same bytes.
+    """
 
     def __init__(self, run: StageRun, execution: Execution) -> None:
-        super().__init__(run, "micro_batch_examples", execution.micro_batch_examples)
-        self._allowed = execution.fit_memory
+        self._run, self._execution = run, execution
+        self._changes: list[dict[str, Any]] = []
+        begun = [durable.read_json(run.run.stage_file)["numerics"]] if run.run.stage_file.exists() else []
+        last = None
+        for change in [*begun, *run.numerics_changes]:
+            if is_within(change):
+                self._changes += [change] * (KEY in change)
+            elif change.get(KEY) != last:  # a person set it, and what was before is over
+                self._changes, last = [], change.get(KEY)
+
+    def after(self, position: Position) -> int:
+        """The size at the step after `position`. A training that went back to an earlier step keeps a change."""
+        here = (_rollbacks(position), position.step + 1)
+        sizes = [row[KEY] for row in self._changes if (row.get("after_rollbacks", 0), row["from_step"]) <= here]
+        return sizes[-1] if sizes else self._execution.micro_batch_examples
 
     def halve(self, position: Position, examples: int, model: nn.Module) -> bool:
         """Halves the size after `position`, where the window has `examples`; False if not allowed, or impossible.
@@ -41,14 +62,25 @@ class MicroBatchSize(Changing):
         A model with batch norm is another one for each size.
         """
         size = min(self.after(position), examples) // 2
-        if not (size and self._allowed) or any(isinstance(m, _BatchNorm) for m in model.modules()):
+        if not (size and self._execution.fit_memory) or any(isinstance(m, _BatchNorm) for m in model.modules()):
             return False
-        told = (
-            f"out of memory at step {position.step + 1:,}: it is made again with micro-batches of {size}, and so are "
-            "those that follow; the effective batch stays as it is"
+        change = {"from_step": position.step + 1, KEY: size}
+        if rollbacks := _rollbacks(position):
+            change["after_rollbacks"] = rollbacks
+        self._run.change_numerics(change)
+        self._changes.append(change)
+        self._run.log.warning(
+            "out of memory at step %s: it is made again with micro-batches of %s, and so are those that follow; the "
+            "effective batch stays as it is",
+            f"{position.step + 1:,}",
+            size,
+            extra=FOR_THE_TERMINAL,
         )
-        self.change(position, size, told)
         return True
+
+
+def _rollbacks(position: Position) -> int:
+    return len(position.guard.rollbacks) if position.guard else 0
 
 
 @contextmanager

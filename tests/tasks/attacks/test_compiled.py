@@ -1,4 +1,4 @@
-"""A search whose body is compiled: the same bytes over kills, what eager finds, and no compiler ends it."""
+"""A search whose body is compiled: the same bytes over kills, and what eager finds."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import torch
 from torch._dynamo.exc import InternalTorchDynamoError
 
 from storage import durable
-from tasks.attacks import compiled, hotflip
-from tasks.attacks.compiled import KEY, Body
+from tasks.attacks import hotflip
+from tasks.attacks.compiled import compile_search
 from tasks.attacks.scoring import Victim
 from tasks.attacks.trigger import TriggerSearch
 from tasks.language.study import LanguageExecution
+from tasks.stage.execution import Execution
 from tests.tasks.attacks.test_stages import Attacked, attacked
-from tests.tasks.tiny import stage_run, tiny_model, tiny_study
+from tests.tasks.tiny import tiny_model, tiny_study
 
 STAGE = "uat-base"
 
@@ -89,7 +90,7 @@ def test_a_compiled_search_that_is_stopped_has_the_bytes_of_one_piece_and_finds_
 ) -> None:
     """With the real compiler of a CPU."""
     whole = attacked(without(eager, tmp_path / "whole"), asked(eager))
-    assert durable.read_json(whole.path(STAGE) / "stage.json")["numerics"][KEY] == "default"
+    assert durable.read_json(whole.path(STAGE) / "stage.json")["numerics"]["compile"] == "default"
     assert torch._dynamo.utils.counters["frames"]["ok"] >= 1
     stopping(monkeypatch, 3, 6, 12)
     root, ends = without(eager, tmp_path / "pieces"), []
@@ -106,16 +107,17 @@ def test_a_compiled_search_that_is_stopped_has_the_bytes_of_one_piece_and_finds_
 
 
 @pytest.mark.parametrize("stage", [STAGE, "hotflip-base"])
-def test_a_compiler_that_fails_leaves_an_eager_search_and_says_so(
-    stage: str, eager: Attacked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_compiler_that_fails_ends_the_search_with_what_to_set_and_it_goes_on_without(
+    stage: str, eager: Attacked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch, "compile", Faulty(at_call=1))
-    found = attacked(without(eager, tmp_path / "runs", stage), asked(eager))
-    described = durable.read_json(found.path(stage) / "stage.json")
-    assert described["numerics"][KEY] == "none" and described["numerics_changes"] == []
-    assert "the search is not compiled: InternalTorchDynamoError: planted" in caplog.text
-    for name in ("records.parquet", "result.json"):
-        assert outputs(found.path(stage))[name] == outputs(eager.path(stage))[name]
+    monkeypatch.setattr(torch, "compile", Faulty(at_call=4))
+    root = without(eager, tmp_path / "runs", stage)
+    refused = attacked(root, asked(eager)).handles[stage].outcome
+    assert refused.end_state == "bad_input" and "InternalTorchDynamoError: planted" in refused.text
+    assert "or set execution.compile=none" in refused.text
+    assert "compile was default, is None" in attacked(root, asked(eager, compile="none")).handles[stage].outcome.text
+    found = attacked(root, asked(eager, compile="none", allow_numerics_change=True))
+    assert outputs(found.path(stage))["records.parquet"] == outputs(eager.path(stage))["records.parquet"]
 
 
 def test_texts_in_lockstep_have_their_gradients_compiled_too(
@@ -130,49 +132,12 @@ def test_texts_in_lockstep_have_their_gradients_compiled_too(
         assert own["search_losses_sum_nats"] == pytest.approx(other["search_losses_sum_nats"], rel=1e-5)
 
 
-def test_one_that_fails_within_a_search_goes_on_eager_and_the_result_says_that_numerics_changed(
-    eager: Attacked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "compile", faulty := Faulty(at_call=6))
-    stopping(monkeypatch, 5)
-    root = without(eager, tmp_path / "runs")
-    assert attacked(root, asked(eager)).handles[STAGE].outcome.end_state == "sigterm"
-    calls = faulty.calls
-    found = attacked(root, asked(eager))
-    assert found.handles[STAGE].finished and faulty.calls == calls == 6, "a continuation does not try again"
-    (change,) = durable.read_json(found.path(STAGE) / "result.json")["numerics_changes"]
-    assert change[KEY] == "none" and faulty.shapes == {(4, 15)}
-    assert found.uat("base").gradient.trigger_ids == eager.uat("base").gradient.trigger_ids
-
-
-@pytest.mark.parametrize("begun", ["default", "none"])
-def test_a_search_does_not_go_on_otherwise_than_it_was_begun_unless_it_may(
-    begun: str, eager: Attacked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "compile", Faulty(at_call=10**9))
-    stopping(monkeypatch, 3)
-    root, other = without(eager, tmp_path / "runs"), "none" if begun == "default" else "default"
-    assert attacked(root, asked(eager, compile=begun)).handles[STAGE].outcome.end_state == "sigterm"
-    refused = attacked(root, asked(eager, compile=other)).handles[STAGE].outcome
-    assert refused.end_state == "bad_input" and f"was begun with {KEY}={begun}, and would go on with {other}" in str(
-        refused.text
-    )
-    if begun == "default":
-        monkeypatch.setattr(compiled, "refusal", lambda rung, device: "no compiler")
-        refused = attacked(root, asked(eager)).handles[STAGE].outcome
-        assert refused.end_state == "bad_input" and "no compiler" in refused.text
-    found = attacked(root, asked(eager, compile=other, allow_numerics_change=True))
-    assert found.handles[STAGE].finished
-    (change,) = durable.read_json(found.path(STAGE) / "result.json")["numerics_changes"]
-    assert change[KEY] == other
-
-
 def test_stages_that_compile_nothing_do_not_say_that_they_did(eager: Attacked, tmp_path: Path) -> None:
     root = eager.copy(tmp_path / "runs")
     shutil.rmtree(root / eager.path("transfer").relative_to(eager.root))
     found = attacked(root, asked(eager))
     numerics = durable.read_json(found.path("transfer") / "stage.json")["numerics"]
-    assert {"compile", KEY}.isdisjoint(numerics) and "device" in numerics
+    assert "compile" not in numerics and "device" in numerics
     assert numerics == durable.read_json(eager.path("transfer") / "stage.json")["numerics"]
 
 
@@ -180,14 +145,13 @@ def test_stages_that_compile_nothing_do_not_say_that_they_did(eager: Attacked, t
     ("rows", "tokens", "calls"), [(1, 12, 0), (3, 12, 2), (3, 13, 0), (4, 13, 2), (5, 13, 2), (4, 16, 2), (4, 17, 0)]
 )
 def test_what_is_filled_up_has_the_losses_and_gradients_of_what_is_not(
-    rows: int, tokens: int, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rows: int, tokens: int, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Texts of up to 12 tokens, in passes of four: three quarters of a shape are compiled, and no less."""
     monkeypatch.setattr(torch, "compile", faulty := Faulty(at_call=10**9))
     plain = Victim(tiny_model(length=40, vocabulary=40, seed=4), 0, 4)
-    body = Body(stage_run(tmp_path), plain, tokens)
-    assert body.refused(together=4) == "" and faulty.shapes == {(4, tokens)} and faulty.calls == 2
-    filled = replace(plain, body=body)
+    filled = replace(plain)
+    compile_search(Execution(compile="default"), filled, tokens)
     texts = [[1 + (7 * row + place) % 39 for place in range(12 - row % 2)] for row in range(rows)]
     everywhere = [torch.ones(len(text), dtype=torch.bool) for text in texts]
     for own, other in zip(plain.losses([[]] * rows, texts), filled.losses([[]] * rows, texts), strict=True):
@@ -195,4 +159,4 @@ def test_what_is_filled_up_has_the_losses_and_gradients_of_what_is_not(
     gradients = (victim.gradients([[]] * rows, texts, everywhere) for victim in (plain, filled))
     for own, other in zip(*gradients, strict=True):
         torch.testing.assert_close(own, other)
-    assert faulty.calls - 2 == calls and faulty.shapes == {(4, tokens)}
+    assert faulty.calls == calls and faulty.shapes == ({(4, tokens)} if calls else set())
