@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -38,6 +38,7 @@ PATTERNS: dict[str, str] = {
     r"\S": "text with more than spaces",
 }
 Typed = TypeVar("Typed", bound=BaseModel)
+Groups = list[type[BaseModel]]
 
 
 def validated(model: type[Typed], values: dict[str, Any], where: str) -> Typed:
@@ -106,43 +107,52 @@ def set_key(values: dict[str, Any], path: str, value: Any, where: str) -> None:
 
 def _explain(model: type[BaseModel], item: Any) -> str:
     """One line for a validation error: key, message, valid values."""
-    key = ".".join(str(part) for part in item["loc"] if part not in _tags(model))
+    names, groups = _place(model, item["loc"])
+    key = ".".join(map(str, names))
     if item["type"].startswith("union_tag"):
-        return f"{key}.{_wrong_tag(model, item)}"
-    if item["type"] != "extra_forbidden":
-        message = said(item)
-        between_keys = item["type"] == "value_error" and isinstance(item["input"], dict)
-        if between_keys:  # the message names them, and the input is the whole group
-            return f"{key}: {message}" if key else message
-        suffix = "" if item["type"] == "missing" else f" (it is {cut(repr(item['input']))})"
-        if item["type"] in ("literal_error", "enum"):
-            hint = did_you_mean(str(item["input"]), re.findall("'([^']*)'", item["ctx"]["expected"]))
-            suffix += f"; {hint}".rstrip()
-        if item["type"] == "list_type":
-            suffix += f": write a list, such as [{cut(str(item['input']))}]"
-        if item["type"].startswith(("greater", "less")) and issubclass(
-            model, Configuration
-        ):  # pydantic names the one limit that was crossed
-            of_key = next((f"; limits: {row.limits}" for row in keys_of(model, key) if row.path == key), "")
-            suffix = f" (it is {cut(repr(item['input']))}{of_key})"
-        return f"{key or model.__name__}: {message}{suffix}"
-    valid, name = sorted(_fields_at(model, item["loc"][:-1])), str(item["loc"][-1])
-    same = _elsewhere(model, name, 1.0)
-    if key in same:  # the group has another `source`, whose keys are others
-        group = key.rpartition(".")[0]
+        return f"{key}.{_wrong_tag(groups, item)}"
+    if item["type"] == "extra_forbidden":
+        return f"{key}: {_unknown(model, names, _place(model, item['loc'][:-1])[1])}"
+    message = said(item)
+    if item["type"] == "value_error" and isinstance(item["input"], dict):  # the message names the keys of this group
+        return f"{key}: {message}" if key else message
+    suffix = "" if item["type"] == "missing" else f" (it is {cut(repr(item['input']))})"
+    if item["type"] in ("literal_error", "enum"):
+        hint = did_you_mean(str(item["input"]), re.findall("'([^']*)'", item["ctx"]["expected"]))
+        suffix += f"; {hint}".rstrip()
+    if item["type"] == "list_type":
+        suffix += f": write a list, such as [{cut(str(item['input']))}]"
+    if item["type"].startswith(("greater", "less")) and issubclass(
+        model, Configuration
+    ):  # pydantic names the one limit that was crossed
+        of_key = next((f"; limits: {row.limits}" for row in keys_of(model, key) if row.path == key), "")
+        suffix = f" (it is {cut(repr(item['input']))}{of_key})"
+    return f"{key or model.__name__}: {message}{suffix}"
+
+
+def _unknown(model: type[BaseModel], names: Sequence[Any], groups: Groups) -> str:
+    """What is wrong with a key that the `groups` at its place have not, and what was perhaps meant."""
+    valid = sorted({name for group in groups for name in group.model_fields})
+    *parents, name = map(str, names)
+    paths, place = sorted({*_paths([model])}), ".".join(parents)
+    same = [path for path in paths if path.rpartition(".")[2] == name]
+    if f"{place}.{name}" in same:  # the group has another `source`, whose keys are others
         return (
-            f"{key}: a key of another {group}.source; valid keys here: {', '.join(valid)}. Give the group whole, "
-            f"such as --set '{group}={{{', '.join(f'{option}: ...' for option in valid)}}}'"
+            f"a key of another {place}.source; valid keys here: {', '.join(valid)}. Give the group whole, "
+            f"such as --set '{place}={{{', '.join(f'{option}: ...' for option in valid)}}}'"
         )
-    close = same or difflib.get_close_matches(name, valid, n=1) or _elsewhere(model, name, 0.7)
+    close = same or difflib.get_close_matches(name, valid, n=1)
+    if not close:
+        similar = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in paths}, n=1, cutoff=0.7)
+        close = [path for path in paths if path.rpartition(".")[2] in similar]
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-    return f"{key}: unknown key, which no stage reads; {hint}valid keys here: {', '.join(valid)}"
+    return f"unknown key, which no stage reads; {hint}valid keys here: {', '.join(valid)}"
 
 
-def _wrong_tag(model: type[BaseModel], item: Any) -> str:
+def _wrong_tag(groups: Groups, item: Any) -> str:
     """The error of a key, such as `source`, that chooses the keys of its group, and the valid values."""
     name = item["ctx"]["discriminator"].strip("'")
-    valid = [option["properties"][name]["const"] for option in _options_at(model, item["loc"])]
+    valid = [str(group.model_fields[name].default) for group in groups]
     if name not in item["input"]:
         return f"{name} is missing: {', '.join(valid)}"
     value = item["input"][name]
@@ -150,57 +160,32 @@ def _wrong_tag(model: type[BaseModel], item: Any) -> str:
     return f"{name}: {cut(repr(value))} is none of its values; {close}valid: {', '.join(valid)}"
 
 
-def _elsewhere(model: type[BaseModel], name: str, cutoff: float) -> list[str]:
-    """The keys of any group whose name is most similar to `name` (cutoff 1.0: equal), with their groups."""
-    schema = model.model_json_schema()
-    paths = sorted(_paths(schema, schema))
-    names = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in paths}, n=1, cutoff=cutoff)
-    return [path for path in paths if path.rpartition(".")[2] in names]
+def _place(model: type[BaseModel], loc: Sequence[Any]) -> tuple[list[Any], Groups]:
+    """The keys that lead to a place, and the groups that may stand there: several, where `source` chooses one.
+
+    pydantic names a member of such a union by its `source`, which is no key.
+    """
+    names: list[Any] = []
+    groups: Groups = [model]
+    for part in loc:
+        if chosen := [group for group in groups if (tag := group.model_fields.get("source")) and tag.default == part]:
+            groups = chosen
+            continue
+        names.append(part)
+        if not isinstance(part, int):  # of a list
+            fields = [group.model_fields[part] for group in groups if part in group.model_fields]
+            groups = [inner for field in fields for inner in _groups(field.annotation)]
+    return names, groups
 
 
-def _paths(place: dict[str, Any], schema: dict[str, Any], group: str = "") -> set[str]:
-    """Every key below a place of the schema, as `group.key`."""
-    properties = [item for option in _options(place, schema) for item in option.get("properties", {}).items()]
-    below = [_paths(inner, schema, f"{group}{name}.") for name, inner in properties]
-    return {group + name for name, _ in properties}.union(*below)
+def _groups(annotation: Any) -> Groups:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [group for inner in get_args(annotation) for group in _groups(inner)]
 
 
-def _tags(model: type[BaseModel]) -> set[Any]:
-    """The values of `source`, which pydantic puts into the place of an error although they are no keys."""
-    kinds = model.model_json_schema().get("$defs", {}).values()
-    return {kind["properties"]["source"].get("const") for kind in kinds if "source" in kind.get("properties", {})}
-
-
-def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> set[str]:
-    """Names of the fields that are valid at a place in the configuration, read from its JSON schema."""
-    if not path:  # the schema for a form does not have all of these
-        return set(model.model_fields)
-    return {name for option in _options_at(model, path) for name in option.get("properties", {})}
-
-
-def _options_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """The schemas at a place in the configuration: one, or that of each member of a union."""
-    schema = model.model_json_schema()
-    places = [schema]
-    for part in path:
-        places = [inner for place in places for inner in _step(_resolved(place, schema), part, schema)]
-    return [option for place in places for option in _options(place, schema)]
-
-
-def _step(place: dict[str, Any], part: Any, schema: dict[str, Any]) -> list[dict[str, Any]]:
-    options = _options(place, schema)
-    tagged = [
-        option for option in options if option.get("properties", {}).get("source", {}).get("const") == part
-    ]  # pydantic names the member of a union by its tag, which is no key
-    return tagged or [option["properties"][part] for option in options if part in option.get("properties", {})]
-
-
-def _options(place: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
-    place = _resolved(place, schema)
-    return [_resolved(option, schema) for option in place.get("anyOf", [place])]
-
-
-def _resolved(place: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    while "$ref" in place:
-        place = schema["$defs"][place["$ref"].rsplit("/", 1)[-1]]
-    return place
+def _paths(groups: Groups, parent: str = "") -> Iterator[str]:
+    """Every key of these groups and of those below, as `group.key`."""
+    for name, field in (pair for group in groups for pair in group.model_fields.items()):
+        yield parent + name
+        yield from _paths(_groups(field.annotation), f"{parent}{name}.")
