@@ -1,7 +1,7 @@
 """Reads files that others may have made: only regular ones, up to a bound.
 
-A pipe blocks, a device has no end, and a small file of brackets or aliases can grow huge: one such file in a root that
-a group shares must stop no command. The bounds are far above what Ratchet writes.
+A pipe blocks, a device has no end, and a small file of brackets can grow huge: one such file in a root that a group
+shares must stop no command. The bounds are far above what Ratchet writes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 JSON_BYTES, MANIFEST_BYTES = 16 * 2**20, 64 * 2**20
 """A marker of 1,000 files has 0.3 MB; the manifest of an export of 100,000 files 20 MB, and a long table 10 MB."""
 YAML_BYTES = 256 * 2**10
-"""The bound of a file, and of its content with aliases expanded; a study has 10 kB."""
+"""A study has 10 kB."""
 ROWS_BYTES = 2**30
 """The bound of a file of rows; a million steps are 300 MB."""
 LOG_BYTES = 64 * 2**10
@@ -118,32 +118,20 @@ def _require_shallow(value: object) -> None:
 
 
 class Loader(yaml.SafeLoader):
-    """YAML nested no deeper than DEPTH, and no longer than YAML_BYTES with its aliases written out."""
+    """YAML nested no deeper than DEPTH, without aliases and endless numbers."""
 
-    def __init__(self, stream: Any) -> None:
-        super().__init__(stream)
-        self._depth, self._length = 0, 0
-        self._lengths: dict[str, int] = {}
-        """Lengths by anchor, with aliases expanded."""
+    _depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()
-        start = self._length
         self._depth += 1
         self._require(self._depth <= DEPTH, f"lists and groups are nested more than {DEPTH} deep", event)
+        alias = f"an alias is not read here: write the value of *{getattr(event, 'anchor', '')} itself"
+        self._require(not isinstance(event, yaml.AliasEvent), alias, event)
         node: Any = super().compose_node(parent, index)
         self._depth -= 1
-        if isinstance(event, yaml.AliasEvent):
-            length = self._lengths.get(str(event.anchor))
-            self._require(length is not None, f"*{event.anchor} stands in itself", event)
-            self._length += length or 0
-        else:
-            self._length += 1 + len(node.value) if isinstance(node, yaml.ScalarNode) else 1
-            if event.anchor:
-                self._lengths[event.anchor] = self._length - start
-            number = isinstance(node, yaml.ScalarNode) and node.tag.endswith((":int", ":float"))
-            self._require(not number or len(node.value) <= DIGITS, f"a number of more than {DIGITS} digits", event)
-        self._require(self._length <= YAML_BYTES, f"longer than {YAML_BYTES:,} characters with its aliases", event)
+        number = isinstance(node, yaml.ScalarNode) and node.tag.endswith((":int", ":float"))
+        self._require(not number or len(node.value) <= DIGITS, f"a number of more than {DIGITS} digits", event)
         return node
 
     @staticmethod

@@ -69,39 +69,32 @@ def test_more_bytes_than_the_bound_are_not_read(tmp_path: Path) -> None:
     assert reading.end_of(tmp_path / "a.json", 10) == bytes(10)
 
 
-LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
-)
-MERGED = LAUGHS.replace("[x,x,x,x,x,x,x,x,x,x]", "{x: 1}").replace("[*", "{<<: [*").replace("]\n", "]}\n")
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         ("[" * 200_000, "more than 64 deep"),
         ("".join(" " * depth + "a:\n" for depth in range(200)), "more than 64 deep"),
-        (LAUGHS, "with its aliases"),
-        (MERGED, "with its aliases"),
-        ("a: &a " + "x" * 100_000 + "\nb: [*a, *a]", "with its aliases"),
-        ("&a [*a]", "stands in itself"),
-        ("*" + "b" * 100_000, "undefined alias"),
+        ("a: &a [1]\n\nb: *a", 'write the value of *a itself\n  in "{file}", line 3, column 4'),
+        ("a: &a {x: 1}\nb: {<<: *a}", "line 2, column 9"),
+        ("&a [*a]", "an alias is not read here"),
+        ("*" + "b" * 100_000, "an alias is not read here"),
         ("a: 1:" + "1:" * 50_000 + "1", "more than 100 digits"),
         ("a: !!int ''", "cannot be read as YAML"),
         ("a: !!python/object/apply:os.system [id]", "cannot be read as YAML"),
         ("a: " + "x" * 300_000, "more than 262,144 bytes"),
     ],
-    ids=range(11),
+    ids=range(10),
 )
 def test_yaml_that_nests_repeats_itself_or_is_none_is_a_short_message(tmp_path: Path, text: str, why: str) -> None:
     file = tmp_path / "profile.yaml"
     file.write_text(text)
     with pytest.raises(ValueError, match=r"profile\.yaml") as found:
         reading.read_yaml(file)
-    assert why in str(found.value) and len(str(found.value)) < 2000
+    assert why.format(file=file) in str(found.value) and len(str(found.value)) < 2000
 
 
 def test_yaml_as_people_write_it_is_read_as_before(tmp_path: Path) -> None:
-    text = "base: &base {rate: 0.1, names: [ä, 语]}\nother: {<<: *base, rate: 2}\nwhen: 2020-01-01\nnone: ~\n"
+    text = "base: {rate: 0.1, names: [ä, 语]}\nother: &other {rate: 2}\nwhen: 2020-01-01\nnone: ~\n"
     (tmp_path / "a.yaml").write_text(text)
     assert reading.read_yaml(tmp_path / "a.yaml") == yaml.safe_load(text)
     for encoding in ("utf-8-sig", "utf-16"):  # as Notepad and PowerShell write

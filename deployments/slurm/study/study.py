@@ -133,7 +133,7 @@ def keep(file: Path, page: Page, study: Any, source: Path) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     values: dict[str, Any] = {"page": page.place, "study": study.model_dump(mode="json"), "source": source.name}
     if page.over:
-        values["over"] = page.over
+        values["over"] = {key: [*swept] for key, swept in page.over.items()}  # one list twice is an alias
     durable.write_bytes(file, yaml.safe_dump(values, sort_keys=False).encode())
     stopped(file).unlink(missing_ok=True)
     return file
