@@ -24,7 +24,7 @@ from flows import command
 from storage import attempts
 from tests.once import made_once
 
-pytest_plugins = ["tests.side_by_side", "tests.share", "tests.kill.summary", "tests.slurm.order"]
+pytest_plugins = ["tests.side_by_side", "tests.share", "tests.forks", "tests.kill.summary", "tests.slurm.order"]
 REPOSITORY = Path(__file__).parent.parent
 ROBUSTNESS = load_page("robustness")
 Command = Callable[..., subprocess.CompletedProcess[str]]

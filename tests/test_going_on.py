@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,10 +12,10 @@ import pytest
 from storage import durable
 from tasks.stage.run import StageRun
 from tests.conftest import REPOSITORY
+from tests.forks import QUICK, Forks
 
 DOCUMENT = (REPOSITORY / "docs" / "going-on.md").read_text()
 FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL))
-PATIENCE = 120.0
 
 RUDE = {
     "mine.py": {
@@ -59,15 +55,13 @@ def rudely(name: str, text: str) -> str:
     return text
 
 
-FORKS = """
-import importlib, os, sys, time
-import torch, tests.tasks.tiny
+WALK = (
+    QUICK.format(quiet=0.1)
+    + """
+import os, sys, time
+import tests.tasks.tiny
 from deployments.dag.page import load_page
 from flows.command.settings import read_study
-from tasks.stage import command, progress, scratch
-for module in sys.argv[1:]:
-    importlib.import_module(module)
-command.LOOK_EVERY_SECONDS, scratch.QUIET_SECONDS, progress.NOTE_EVERY_SECONDS = 0.02, 0.1, 0.0
 update = progress.Progress.update
 progress.Progress.update = lambda *given, **named: update(*given, **named) or time.sleep(0.03)  # time to be killed in
 class Here(tests.tasks.tiny.Here):
@@ -76,39 +70,25 @@ class Here(tests.tasks.tiny.Here):
         if handle.outcome and handle.outcome.exit_code:
             os._exit(handle.outcome.exit_code)
         return handle
-
-for line in sys.stdin:
-    folder, root, *changes = line.rstrip().split("|")
-    if pid := os.fork():
-        print(pid, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-        continue
-    os.chdir(folder)
-    sys.path.insert(0, folder)
-    sys.stderr = open("stderr.txt", "a", buffering=1)
-    os.dup2(sys.stderr.fileno(), 1)
-    page = load_page("mine.py")
-    page.walk(read_study(page, None, changes, None), Here(root, "mine"))
-    os._exit(0)
+sys.path.insert(0, os.getcwd())
+page = load_page("mine.py")
+page.walk(read_study(page, None, {changes}, None), Here("{root}", "mine"))
 """
+)
+"""The study of the page, as `ratchet run mine.py` makes it, without Prefect."""
 
 
 class Study:
-    """The study of the page, as `ratchet run mine.py` makes it, without Prefect, and forked: torch is loaded once."""
+    """The study in a folder, started in processes of its own."""
 
-    def __init__(self, folder: Path, files: dict[str, str], *modules: str) -> None:
-        """`modules` are loaded once too."""
-        self.folder = folder
+    def __init__(self, folder: Path, files: dict[str, str], forks: Forks) -> None:
+        self.folder, self._forks, self.said = folder, forks, ""
         for name, text in files.items():
             (folder / name).write_text(
                 text.replace("    if step % 50 ==", "    time.sleep(0.004)\n    if step % 50 ==").replace(
                     "import argparse", "import argparse\nimport time", 1
                 )
             )
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", FORKS, *modules], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
 
     def run(
         self,
@@ -118,38 +98,9 @@ class Study:
         changes: Sequence[str] = (),
     ) -> int:
         """One start of the study, which gets this signal once `strike` sees its moment; returns its exit code."""
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write("|".join([str(self.folder), str(root), *changes]) + "\n")
-        self._process.stdin.flush()
-        pid, deadline = int(self._process.stdout.readline()), time.monotonic() + PATIENCE
-        while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-            if strike():
-                os.kill(pid, number)
-                break
-            time.sleep(0.001)
-        return int(self._process.stdout.readline())
-
-    def end(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    modules = ("sklearn.linear_model", "transformers.models.gpt2", "tasks.training.transformers_trainer")
-    study = Study(tmp_path_factory.mktemp("mine"), FILES, *modules)
-    yield study
-    study.end()
-
-
-@pytest.fixture(scope="module")
-def rude_study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    modules = ("sklearn.linear_model", "transformers.models.gpt2", "tasks.training.transformers_trainer")
-    files = {name: rudely(name, text) for name, text in FILES.items()}
-    study = Study(tmp_path_factory.mktemp("mine"), files, *modules)
-    yield study
-    study.end()
+        walk = WALK.replace("{changes}", repr(changes)).replace("{root}", str(root))
+        code, self.said = self._forks.run(self.folder, first=walk, strike=strike, number=number)
+        return code
 
 
 def further(root: Path, stage: str, least: int) -> Callable[[], bool]:
@@ -181,10 +132,11 @@ def is_script(pid: int) -> bool:
 
 @pytest.mark.parametrize("manner", ["study", "rude_study"])
 def test_each_way_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_study(
-    tmp_path: Path, request: pytest.FixtureRequest, manner: str
+    tmp_path: Path, forks: Forks, manner: str
 ) -> None:
-    study: Study = request.getfixturevalue(manner)
-    assert study.run(tmp_path / "whole") == 0, (study.folder / "stderr.txt").read_text()[-3000:]
+    (folder := tmp_path / "mine").mkdir()
+    study = Study(folder, FILES if manner == "study" else {name: rudely(name, FILES[name]) for name in FILES}, forks)
+    assert study.run(tmp_path / "whole") == 0, study.said[-3000:]
     whole, root = outputs(tmp_path / "whole"), tmp_path / "killed"
     strikes = [
         (stage, step, number)
@@ -193,7 +145,7 @@ def test_each_way_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbe
     ]
     codes = [study.run(root, further(root, f"mine-{stage}", step), number) for stage, step, number in strikes]
     assert codes == [-9, 75] * 4
-    assert study.run(root) == 0, (study.folder / "stderr.txt").read_text()[-3000:]
+    assert study.run(root) == 0, study.said[-3000:]
     assert outputs(root).keys() == whole.keys()
     assert [name for name, data in outputs(root).items() if data != whole[name]] == []
     left = [int(file.name.partition("-")[2]) for file in tmp_path.glob("*/mine/mine-script/*/scratch/pid-*")]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tasks.stage.progress import STOP_NOTE
+from tests.forks import Forks
 from tests.test_going_on import Study, further, outputs
 
 pytestmark = pytest.mark.skipif(
@@ -103,13 +104,11 @@ OFTEN = "execution.checkpoint_every_steps=2"
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
+def study(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Iterator[Study]:
     folder = tmp_path_factory.mktemp("mine")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(STOP_NOTE, str(folder / "note"))
-        study = Study(folder, {"mine.py": MINE}, "tasks.training.lightning_trainer")
-    yield study
-    study.end()
+        yield Study(folder, {"mine.py": MINE}, forks)
 
 
 @pytest.mark.parametrize("kind", ["accumulate=1", "accumulate=4", "stream=true"])
@@ -119,7 +118,7 @@ def test_it_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_one(
     """The stop saves, since the time until the next checkpoint is long; half a checkpoint, beside it, is not taken.
     Data without a length are read ahead."""
     root, undisturbed = tmp_path / "killed", tmp_path / "whole"
-    assert study.run(undisturbed, changes=(kind,)) == 0, (study.folder / "stderr.txt").read_text()[-3000:]
+    assert study.run(undisturbed, changes=(kind,)) == 0, study.said[-3000:]
 
     def within_a_write() -> bool:
         return any(root.glob("mine/*/*/scratch/lightning-*"))
@@ -131,7 +130,7 @@ def test_it_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_one(
         study.run(root, further(root, "mine-train", steps) if steps else within_a_write, changes=(kind, OFTEN))
         for steps in (1, 0, 3, 0)
     ]
-    assert codes == [-9] * 4, (study.folder / "stderr.txt").read_text()[-3000:]
+    assert codes == [-9] * 4, study.said[-3000:]
     note = study.folder / "note"
     for ask in (note.touch, lambda: True):  # what is true gets a SIGTERM
 

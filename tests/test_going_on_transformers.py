@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from storage import durable
 from tasks.training import transformers_trainer
+from tests.forks import Forks
 from tests.test_going_on import Study
 
 MINE = """
@@ -98,11 +98,8 @@ def mine():
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
-    modules = ("transformers.models.gpt2", "tasks.training.transformers_trainer")
-    study = Study(tmp_path_factory.mktemp("mine"), {"mine.py": MINE}, *modules)
-    yield study
-    study.end()
+def study(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Study:
+    return Study(tmp_path_factory.mktemp("mine"), {"mine.py": MINE}, forks)
 
 
 def run_of(root: Path) -> Path:
@@ -113,12 +110,10 @@ def run_of(root: Path) -> Path:
 @pytest.mark.parametrize("kind", ["early", "noisy", "workers", "stream", "accumulated", "masked", "tallying"])
 def test_one_that_is_killed_learns_what_an_undisturbed_one_learns(study: Study, tmp_path: Path, kind: str) -> None:
     """Seen: the patience began anew at each kill, and what shuffles or draws by itself gave other data."""
-    assert study.run(tmp_path / "whole", changes=(f"kind={kind}",)) == 0, (study.folder / "stderr.txt").read_text()[
-        -3000:
-    ]
+    assert study.run(tmp_path / "whole", changes=(f"kind={kind}",)) == 0, study.said[-3000:]
     struck = (f"kind={kind}", "dies_at=[5,11]")
     codes = [study.run(tmp_path / "killed", changes=struck) for _ in range(3)]
-    assert codes == [-9, -9, 0], (study.folder / "stderr.txt").read_text()[-3000:]
+    assert codes == [-9, -9, 0], study.said[-3000:]
     weights = [(run_of(tmp_path / root) / "model" / "model.safetensors").read_bytes() for root in ("whole", "killed")]
     results = [durable.read_json(run_of(tmp_path / root) / "result.json") for root in ("whole", "killed")]
     assert weights[0] == weights[1] and results[0] == results[1]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +24,7 @@ from deployments.slurm.study.snapshot import stage_source
 from flows import command
 from storage import durable
 from tests.conftest import REPOSITORY
+from tests.forks import Forks
 from tests.tasks.tiny import Here
 
 DOCUMENT = (REPOSITORY / "docs" / "your-own-study.md").read_text()
@@ -48,36 +46,12 @@ def own(tmp_path: Path) -> Path:
     return written(tmp_path / "own")
 
 
-FORKS = """
-import os, sys, time
-import prefect, safetensors.torch, sklearn.linear_model, torch, tasks.findings.publish
-from flows import command
+SLOW = """
+import time
 from tasks.stage.progress import Progress
 update = Progress.update
 Progress.update = lambda *given, **named: update(*given, **named) or "fits" in given and time.sleep(0.2)  # to kill
-for line in sys.stdin:
-    if pid := os.fork():
-        print(pid, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-        continue
-    os.dup2(os.open("said.txt", os.O_CREAT | os.O_WRONLY | os.O_TRUNC), 1)
-    os.dup2(1, 2)
-    os._exit(command.ratchet(line.split()))
 """
-
-
-def ratchet_in(starts: subprocess.Popen[str], line: str, strike: Callable[[], bool] = lambda: False) -> int:
-    """The command in a process of its own, forked after the imports; SIGKILL once `strike` sees its moment."""
-    assert starts.stdin and starts.stdout
-    starts.stdin.write(line.removeprefix("ratchet ") + "\n")
-    starts.stdin.flush()
-    pid = int(starts.stdout.readline())
-    while Path(f"/proc/{pid}").exists():
-        if strike():
-            os.kill(pid, signal.SIGKILL)
-            break
-        time.sleep(0.001)
-    return int(starts.stdout.readline())
 
 
 def outputs(root: Path) -> dict[str, bytes]:
@@ -91,22 +65,20 @@ def outputs(root: Path) -> dict[str, bytes]:
 
 
 def test_its_commands_run_and_a_killed_study_ends_with_the_same_bytes(
-    tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    prefect_server: str,
+    forks: Forks,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "dice.py").write_text(DICE)
     page = Path(shutil.copy(DIGITS, tmp_path))
     monkeypatch.chdir(tmp_path)
-    environment = {"PREFECT_API_URL": prefect_server, "PYTHONPATH": str(REPOSITORY), "OMP_WAIT_POLICY": "passive"}
-    with (
-        temporary_settings({PREFECT_API_URL: prefect_server}),
-        subprocess.Popen(
-            [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=os.environ | environment,
-        ) as starts,
-    ):  # fmt: skip
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
         for line in "".join(COMMANDS).splitlines():
             if line == "ratchet run digits.py --root runs":  # where torch trains, its threads wait as in a new process
-                assert ratchet_in(starts, line) == 0, Path("said.txt").read_text()
+                code, printed = forks.run(tmp_path, *line.split()[1:])
+                assert code == 0, printed
                 continue
             assert command.ratchet(shlex.split(line)[1:]) == 0, line
             if line == "ratchet run dice.py":
@@ -116,14 +88,18 @@ def test_its_commands_run_and_a_killed_study_ends_with_the_same_bytes(
         whole, again = outputs(tmp_path / "runs"), tmp_path / "again"
         assert len([*tmp_path.glob("runs/digits/*/*/COMPLETE.json")]) == 13 + 2, "the other penalties, and their report"
 
-        line = f"ratchet run digits.py --root {again}"
+        words = ("run", "digits.py", "--root", again)
         for made in (
             "digits-pretrain/*/checkpoints/??",
             "digits-finetune/*/checkpoints/1?",
             "digits-ridge/*/records/01-00002-*.json",
         ):
-            assert ratchet_in(starts, line, lambda made=made: any(again.glob(f"digits/{made}"))) == -signal.SIGKILL
-        assert ratchet_in(starts, line) == 0, Path("said.txt").read_text()
+            code, _ = forks.run(
+                tmp_path, *words, first=SLOW, strike=lambda made=made: any(again.glob(f"digits/{made}"))
+            )
+            assert code == -signal.SIGKILL
+        code, printed = forks.run(tmp_path, *words)
+        assert code == 0, printed
         assert len([*again.glob("digits/*/*/attempts/0002.json")]) == 3, "each was killed at its work"
         found = outputs(again)
         assert len(found) > 40 and [name for name, data in found.items() if data != whole[name]] == []

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import ast
-import os
 import random
 import re
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,30 +15,15 @@ import torch
 from flows import command
 from storage import durable
 from storage.visible import is_hidden
-from tests.conftest import REPOSITORY
+from tests.forks import Forks
 from tests.test_going_on import FILES
 
 TRAIN = FILES["train.py"].replace("    if step % 50 ==", "    time.sleep(pause)\n    if step % 50 ==")
 """That of docs/going-on.md, which takes --output, --steps and --resume, and waits until the test lets it go on."""
 
 
-def run(folder: Path, server: str, *words: str, strike: Callable[[], bool] = lambda: False) -> tuple[int, str]:
-    """The command, which is killed once `strike` sees its moment; (exit code, all that it printed)."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flows", "run", *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env=os.environ | {"PREFECT_API_URL": server, "PYTHONPATH": str(REPOSITORY)}, text=True,
-    )  # fmt: skip
-    deadline = time.monotonic() + 300
-    while process.poll() is None and time.monotonic() < deadline:
-        if strike():
-            process.send_signal(signal.SIGKILL)
-            break
-        time.sleep(0.002)
-    return process.wait(300), process.communicate()[0]
-
-
 def test_the_study_that_is_written_goes_on_after_a_kill(
-    tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert command.ratchet(["init"]) == 0
@@ -53,16 +33,16 @@ def test_the_study_that_is_written_goes_on_after_a_kill(
     def parts() -> list[Path]:
         return [*tmp_path.glob("runs/my_study/my-study-measure/*/records/*.json")]
 
-    assert run(tmp_path, prefect_server, *given, strike=lambda: len(parts()) > 5)[0] == -signal.SIGKILL
+    assert forks.run(tmp_path, "run", *given, strike=lambda: len(parts()) > 5)[0] == -signal.SIGKILL
     kept = {file: file.stat().st_mtime_ns for file in parts()[:3]}
-    code, printed = run(tmp_path, prefect_server, *given)
+    code, printed = forks.run(tmp_path, "run", *given)
     assert code == 0 and "  mean 0." in printed, printed
     assert len([*tmp_path.rglob("attempts/*.json")]) == 2
     assert {file: file.stat().st_mtime_ns for file in kept if file.exists()} in (kept, {}), "none was made anew"
 
 
 def test_a_script_is_given_the_words_that_it_takes_and_goes_on_from_its_checkpoint(
-    tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     script = TRAIN.replace("type=int)", "type=int, default=300)", 1).replace(
@@ -81,11 +61,11 @@ def test_a_script_is_given_the_words_that_it_takes_and_goes_on_from_its_checkpoi
         r'progress=r"step (\d+) of (\d+)",',
     ):
         assert f"        {part}" in written and "to fill in" not in written
-    (code, printed) = run(
-        tmp_path, prefect_server, "mine.py", strike=lambda: bool([*tmp_path.glob("runs/mine/*/*/checkpoints/[0-9]*")])
+    (code, printed) = forks.run(
+        tmp_path, "run", "mine.py", strike=lambda: bool([*tmp_path.glob("runs/mine/*/*/checkpoints/[0-9]*")])
     )
     assert code == -signal.SIGKILL, printed
-    code, printed = run(tmp_path, prefect_server, "mine.py")
+    code, printed = forks.run(tmp_path, "run", "mine.py")
     assert code == 0 and "goes on from last" in printed, printed
     (marker,) = tmp_path.glob("runs/mine/mine-train/*/COMPLETE.json")
     assert durable.read_json(marker.with_name("result.json"))["step"] == 300
@@ -242,14 +222,14 @@ def test_nothing_is_overwritten_and_no_file_is_left_that_would_not_run(
 
 
 def test_a_script_that_reads_a_configurator_beside_it_runs(
-    tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(CONFIGURATOR)
     over = "import sys\nfor word in sys.argv[1:]:\n    key, value = word[2:].split('=')\n    globals()[key] = value\n"
     (tmp_path / "configurator.py").write_text(over)
     assert command.ratchet(["init", "mine", "--train-py", "train.py"]) == 0
-    code, printed = run(tmp_path, prefect_server, "mine.py")
+    code, printed = forks.run(tmp_path, "run", "mine.py")
     assert code == 0 and [*tmp_path.glob("runs/mine/mine-train/*/scratch/ckpt.json")], printed
 
 

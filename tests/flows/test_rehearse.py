@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from storage import durable
 from storage.continuations import exactness
 from storage.run_directory import run_in
+from tasks.stage.rehearsed import differences
+from tests.forks import QUICK, Forks
+
+OFTEN = QUICK.format(quiet=1.0)
 
 TRAIN = """
-import os, random, sys, time, torch
-torch.manual_seed(0)
+import json, os, random, sys, time, zipfile
 random.seed(0)
-model, step = torch.nn.Linear(4, 1), 0
+weight, step = 0.0, 0
 if sys.argv[2:]:
-    saved = torch.load(sys.argv[2])
-    model.load_state_dict(saved["model"])
-    step = saved["step"]
-    KEPT and random.setstate(saved["random"])
+    saved = json.loads(zipfile.ZipFile(sys.argv[2]).read("last/data.pkl"))
+    weight, step = saved["weight"], saved["step"]
+    KEPT and random.setstate((saved["random"][0], tuple(saved["random"][1]), saved["random"][2]))
 while step < int(sys.argv[1]):
-    with torch.no_grad():
-        model.weight += random.random()
+    weight += random.random()
     step += 1
-    print("step", step, "loss", float(model.weight.sum()), flush=True)
-    state = {"step": step, "model": model.state_dict(), "random": random.getstate()}
-    torch.save(state, NAME)
-    time.sleep(0.2)
-torch.save(model.state_dict(), "weights.pt")
+    print("step", step, "loss", weight, flush=True)
+    state = {"step": step, "weight": weight, "random": random.getstate()}
+    with zipfile.ZipFile(NAME, "w") as file:  # as torch.save writes it
+        for name, text in (("data.pkl", json.dumps(state)), ("data/0", str(weight))):
+            file.writestr(zipfile.ZipInfo(f"last/{name}"), text)
+    time.sleep(0.05)
+open("weights.txt", "w").write(str(weight))
 """
 STUDY = """
 import ratchet as r
@@ -46,7 +47,7 @@ def train(run, script: r.Script = r.Script(path="train.py"), steps: int = 12, di
         run.lock.number == 1 and os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=die, daemon=True).start() if dies else None
-    run.command("python", script.path, steps, checkpoints="PATTERN", resume=["{checkpoint}"], leaves=["weights.pt"],
+    run.command("python", script.path, steps, checkpoints="PATTERN", resume=["{checkpoint}"], leaves=["weights.txt"],
         progress=r"step (\\d+)")
     return {}
 
@@ -65,51 +66,48 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return tmp_path
 
 
-def ratchet(place: Path, *words: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; from flows.command import ratchet; sys.exit(ratchet())", *words],
-        cwd=place, env=os.environ, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
-
-
-def killed_once(place: Path, prefect_server: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PREFECT_API_URL", prefect_server)
-        codes = [ratchet(place, "run", "mine.py", "--set", "dies=true")[0] for _ in range(2)]
-    assert codes == [-9, 0]
+def killed_once(place: Path, forks: Forks) -> None:
+    assert [forks.run(place, "run", "mine.py", "--set", "dies=true", first=OFTEN)[0] for _ in range(2)] == [-9, 0]
 
 
 @pytest.mark.parametrize("place", [(False, "step{step}.pt"), (True, "step{step}.pt")], indirect=True)
-def test_a_script_that_loses_its_generator_is_told_from_one_that_keeps_it(place: Path, prefect_server: str) -> None:
+def test_a_script_that_loses_its_generator_is_told_from_one_that_keeps_it(place: Path, forks: Forks) -> None:
     """Seen: an unchanged train.py, killed three times, had other weights, and "1 of 1 runs verified" said no word."""
-    killed_once(place, prefect_server)
+    killed_once(place, forks)
     (folder,) = (file.parent for file in place.glob("runs/mine/mine-train/*/stage.json"))
     doubted = "continued 1 time; not shown to be exact (run.command: its script was not rehearsed): ratchet rehearse"
     assert exactness(run_in(folder)).startswith(doubted)
     for words in (["show", str(folder)], ["list"], ["verify", "runs"]):
-        code, said = ratchet(place, *words)
+        code, said = forks.run(place, *words)
         assert code == 0 and "not shown to be exact" in " ".join(said.split()), said
-    code, said = ratchet(place, "rehearse", "mine.py")
-    if "True and" in (place / "train.py").read_text():
-        assert (code, said) == (0, "mine-train: went on as an undisturbed run\n")
-        assert exactness(run_in(folder)) == "continued 1 time; a rehearsal of its code went on as an undisturbed one"
-    else:
+    code, said = forks.run(place, "rehearse", "mine.py", first=OFTEN)
+    assert not (place / "runs" / ".rehearsal").exists()
+    if "False and" in (place / "train.py").read_text():
         assert code == 1 and "pt (" in said and "tensor 0" in said
         assert "its rehearsal DIFFERED in " in exactness(run_in(folder))
-    assert not (place / "runs" / ".rehearsal").exists()
+        return
+    assert (code, said) == (0, "mine-train: went on as an undisturbed run\n")
+    assert exactness(run_in(folder)) == "continued 1 time; a rehearsal of its code went on as an undisturbed one"
     (place / "train.py").write_text((place / "train.py").read_text() + "\n# edited\n")
-    killed_once(place, prefect_server)
+    killed_once(place, forks)
     (edited,) = (file.parent for file in place.glob("runs/mine/mine-train/*/stage.json") if file.parent != folder)
     assert doubted in exactness(run_in(edited)), "an answer is of the script that was rehearsed"
-    code, said = ratchet(place, "compare", str(folder), str(edited))
+    code, said = forks.run(place, "compare", str(folder), str(edited))
     assert code == 0 and "not shown to be exact" in " ".join(said.split()), said
 
 
+def test_what_differs_in_two_files_of_torch_is_named(tmp_path: Path) -> None:
+    for run, value in (("whole", 1.0), ("killed", 2.0)):
+        (tmp_path / run).mkdir()
+        durable.write_json(tmp_path / run / "COMPLETE.json", {"outputs": {"last.pt": {}}})
+        torch.save({"step": 3, "weights": torch.tensor([value])}, tmp_path / run / "last.pt")
+    assert differences(tmp_path / "whole", tmp_path / "killed") == "last.pt (tensor 0)"
+
+
 @pytest.mark.parametrize("place", [(False, "last.pt")], indirect=True)
-def test_a_rehearsal_that_never_went_on_shows_nothing(place: Path) -> None:
+def test_a_rehearsal_that_never_went_on_shows_nothing(place: Path, forks: Forks) -> None:
     """It writes over its one checkpoint too often for any to be kept, and begins anew, with equal bytes."""
-    assert ratchet(place, "rehearse", "mine.py") == (
+    assert forks.run(place, "rehearse", "mine.py", first=OFTEN) == (
         1, "mine-train: not shown: it kept nothing before its end, so that it began anew each time\n"
     )  # fmt: skip
     assert not (place / "runs" / "mine" / "rehearsed.json").exists()
