@@ -10,7 +10,6 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -37,8 +36,6 @@ from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
 from tasks.training.weights import weights_digest
 
-CALIBRATION_BLOCKS = 64
-
 
 def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: StageInput) -> ConstrainResult:
     """Publishes `signs/`, the sign that each constrained weight may have, and `model/`, where training starts."""
@@ -48,7 +45,7 @@ def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: St
     before = language.validation_loss(model, validation, batch_size, run.progress.touch)
 
     allowed = signs_of(model, variant, config.signs, config.seeds)
-    set_start(model, variant, allowed, config.start, _calibration(text), batch_size)
+    set_start(model, variant, allowed, config.start)
     verified = verify(model, variant, allowed)
     after = language.validation_loss(model, validation, batch_size, run.progress.touch)
 
@@ -69,13 +66,6 @@ def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: St
         validation_perplexity_after=language.perplexity(after),
         weights_digest=weights_digest(run.directory / "model"),
     )
-
-
-def _calibration(text: StageInput) -> torch.Tensor:
-    """Token ids [B, L] of blocks of the train split, spread evenly over it, as a model is given them."""
-    blocks = packed_split(text.path / "text", "train")
-    chosen = np.unique(np.linspace(0, len(blocks) - 1, CALIBRATION_BLOCKS).round().astype(np.int64))
-    return blocks[chosen][:, :-1]
 
 
 def train_arm(run: StageRun, config: TrainConfig, text: StageInput, start: StageInput) -> ArmResult:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from tasks.stage.configuration import Configuration, scientific
 
@@ -18,7 +18,7 @@ non-negative: +; own: that of the base model's weight; random: drawn once for ea
 unit, so that rows of the input and columns of the output projection flip together, which keeps the sublayer monotone;
 off: none, the weight is 0.
 """
-Start = Literal["positive-part", "absolute", "distilled", "shifted"]
+Start = Literal["positive-part", "absolute", "shifted"]
 By = Literal["free", "projection", "softplus"]
 """Means of keeping the signs in training; free: none."""
 
@@ -48,14 +48,21 @@ class Constraint(Configuration):
     start: Start = scientific(
         "positive-part",
         description="Where the constrained weights start. positive-part: max(W, 0) of the base model; absolute: |W|; "
-        "distilled: the non-negative weights that reproduce the base model's outputs best on train text; shifted: all "
-        "weights moved up by what the network's LayerNorms take away again, which leaves the function as it is.",
+        "shifted: all weights moved up by what the network's LayerNorms take away again, which leaves the function "
+        "as it is.",
     )
     by: Literal["projection", "softplus"] = scientific(
         "projection",
         description="What keeps them non-negative. projection: each step of AdamW is followed by max(W, 0); softplus: "
         "W = softplus(V), where a step moves a small weight by its own small share.",
     )
+
+    @field_validator("start", mode="before")
+    @classmethod
+    def _was_not_taken_out(cls, start: Any) -> Any:
+        if start == "distilled":
+            raise ValueError("distilled was taken out of Ratchet: take positive-part, absolute or shifted")
+        return start
 
     @model_validator(mode="after")
     def _can_leave_the_start(self) -> Constraint:

@@ -17,7 +17,6 @@ from torch import nn
 from storage.errors import BadInput
 from tasks.monotonic.configuration import Start
 from tasks.monotonic.constraint import constrained_modules, matrix
-from tasks.monotonic.distillation import distill
 from tasks.monotonic.signs import AllowedSigns, project
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def _shift_rows(norm: nn.LayerNorm, into: nn.Module) -> None:
     if not (scale_D > 0).all():
         raise BadInput(
             f"constraint.start shifted needs LayerNorm scales above 0, and one here is {scale_D.min().item():g}: take "
-            "positive-part or distilled"
+            "positive-part or absolute"
         )
     weight_UD = matrix(into, into.weight)
     weights_UD = weight_UD.double()
@@ -79,24 +78,14 @@ def _shift_columns(out_of: nn.Module) -> None:
 
 
 @torch.no_grad()
-def set_start(
-    model: PreTrainedModel,
-    variant: str,
-    allowed: AllowedSigns,
-    start: Start,
-    calibration_BL: torch.Tensor,
-    batch_examples: int,
-) -> None:
+def set_start(model: PreTrainedModel, variant: str, allowed: AllowedSigns, start: Start) -> None:
     """Gives the layers of `variant` in the base model `model` weights of their allowed signs s, in place.
 
-    positive-part: s max(s W, 0); absolute: s |W|; distilled: those that reproduce the layer's outputs best on
-    `calibration_BL`, token ids of train text, read `batch_examples` at a time; shifted: W itself, moved up by what the
-    network takes away again (for non-negative weights).
+    positive-part: s max(s W, 0); absolute: s |W|; shifted: W itself, moved up by what the network takes away again (for
+    non-negative weights).
     """
     if start == "shifted":
         return shift(model, variant)
-    if start == "distilled":
-        return distill(model, variant, allowed, calibration_BL, batch_examples)
     layers = constrained_modules(model, variant)
     signs = allowed.of(layers)
     for name, layer in layers.items():

@@ -82,14 +82,11 @@ LAYERS: dict[tuple[str, str], set[str]] = {
 """(architecture, variant) -> dotted names of the layers that must be constrained, and no others."""
 
 
-CALIBRATION_BL = torch.randint(0, 61, (8, 12), generator=torch.Generator().manual_seed(1))
-
-
 def begun(
     model: Any, variant: str, signs: Signs = "non-negative", start: Start = "absolute", by: By = "softplus"
 ) -> AllowedSigns:
     """Constrains the model in place as an arm is before its first step; returns the allowed signs."""
     allowed = signs_of(model, variant, signs)
-    set_start(model, variant, allowed, start, CALIBRATION_BL, batch_examples=4)
+    set_start(model, variant, allowed, start)
     keep.prepare(model, variant, allowed, by)
     return allowed

@@ -195,7 +195,7 @@ def test_the_copied_share_counts_neighbours(written: str, share: float) -> None:
         ("hotflip.text_tokens=40", "article_tokens"),
         ("hotflip.flips=13", "lower it, or raise hotflip.text_tokens$"),
         ("arms=[baseline,monotonic,shifted]", "shifted"),
-        ("constraint.start=distilled", "distilled"),
+        ("constraint.start=distilled", "distilled was taken out of Ratchet: take positive-part, absolute or shifted"),
         ("learning_rates=[0.1,0.2]", "learning_rates"),
         ("decoding.min_tokens=13", "summary_tokens"),
         ("constraint.variant=gated_all", "per-unit-signs"),
