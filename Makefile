@@ -18,6 +18,8 @@ STUDY   ?= robustness
 PROFILE ?= quick
 ROOT    ?= runs
 ARGS    ?=
+TIMES   ?= .pytest_cache
+timed = --durations 20 --junit-xml $(TIMES)/$@.xml  # the file: seconds of each test
 
 # Prefect of these targets keeps to itself: no profile, database or server of the user's is touched.
 export PREFECT_HOME = $(CURDIR)/.prefect
@@ -35,19 +37,19 @@ ui: .venv/installed
 	.venv/bin/ratchet ui $(ARGS)
 
 test: .venv/installed
-	.venv/bin/python -m pytest -n 2 --durations 20 $(ARGS)
+	.venv/bin/python -m pytest -n 2 $(timed) $(ARGS)
 
 test-long: .venv/installed
-	.venv/bin/python -m pytest -n 2 -m long $(ARGS)
+	.venv/bin/python -m pytest -n 2 -m long $(timed) $(ARGS)
 
 # Most of these tests wait most of the time: each of the three workers has a cluster and a server of its own.
 test-slurm: .venv/installed
-	.venv/bin/python -m pytest -n 3 -m "" tests/slurm $(ARGS)
+	.venv/bin/python -m pytest -n 3 -m "" tests/slurm $(timed) $(ARGS)
 
 # Chromium is the machine's own (apt-get install chromium); where it is missing they are skipped.
 test-browser: .venv/installed
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt playwright
-	.venv/bin/python -m pytest -m browser tests/browser $(ARGS)
+	.venv/bin/python -m pytest -m browser tests/browser $(timed) $(ARGS)
 
 lint: .venv/installed
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy

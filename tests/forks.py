@@ -59,7 +59,7 @@ class Forks:
     def __init__(self, server: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", SERVER], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=os.environ | {"PREFECT_API_URL": server, "OMP_WAIT_POLICY": "passive"},
+            env=os.environ | {"PREFECT_API_URL": server},
         )  # fmt: skip
 
     def run(

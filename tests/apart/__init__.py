@@ -37,6 +37,7 @@ def begin() -> None:
         sitecustomize.NOTED: str(own / "refused"),
         "HOME": str(own),
         "PREFECT_HOME": str(own / ".prefect"),
+        "OMP_WAIT_POLICY": "passive",  # threads that wait for one another spin, on cores that other workers need
         "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
     for name in [name for name in os.environ if name.startswith("XDG_")]:
