@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -307,63 +304,11 @@ def test_a_failed_check_fails_the_study_with_exit_code_1_and_says_what_was_measu
     assert "check failed in attempt 1, 52/52 steps" in printed and "waits for base" in printed
 
 
-def test_a_bounded_run_is_unfinished_with_exit_code_75_and_the_same_command_goes_on(
-    run_here: RunHere, smoke_root: Path, new_root: Path
-) -> None:
-    said = ""
-    for _ in range(12):
-        code, printed = run_here("--root", new_root, "--set", "execution.max_steps_per_run=40")
-        said += printed
-        if code == 0:
-            break
-        assert code == 75 and "the same command goes on" in printed
-    assert code == 0
-    assert "unfinished: base: stopped after step 40, this run's share" in said
-    assert "base             goes on from the checkpoint of step 40" in said
-    assert "AwaitingRetry" not in said and "out_of_time" not in said
-    attempts = len(list(new_root.glob("smoke/base/*/attempts/*.json")))
-    assert attempts >= 2
-    for stage in ("base", "train-baseline", "train-monotonic"):
-        assert _digest(new_root, stage) == _digest(smoke_root, stage)
-
-
-def test_ctrl_c_stops_at_a_step_with_exit_code_130_and_the_same_command_goes_on(
-    run_here: RunHere, prefect_server: str, smoke_root: Path, new_root: Path
-) -> None:
-    command_line = [sys.executable, "-m", "flows.robustness", "--profile", "smoke", "--root", str(new_root)]
-    process = subprocess.Popen(
-        command_line,
-        cwd=REPOSITORY,
-        env=os.environ | {"PREFECT_API_URL": prefect_server},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    deadline = time.monotonic() + 600
-    while not list(new_root.glob("smoke/base/*/timing.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=300)
-    assert process.returncode == 130, printed
-    assert printed.count("base             stops because of Ctrl-C (SIGINT): saving ...") == 1
-    record = durable.read_json(next(new_root.glob("smoke/base/*/attempts/0001.json")))
-    assert (record["end_state"], record["exit_code"]) == ("interrupted", 130)
-    assert run_here("--root", new_root)[0] == 0
-    for stage in ("base", "train-monotonic"):
-        assert _digest(new_root, stage) == _digest(smoke_root, stage)
-
-
 def test_another_python_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sys, "version_info", (3, 14, 0, "final", 0))
         code = command.main("flows.robustness", ["--dry-run"])
     assert code == 2 and "use Python 3.11, 3.12 or 3.13" in capsys.readouterr().err
-
-
-def _digest(root: Path, stage: str) -> str:
-    with contextlib.suppress(StopIteration):
-        return durable.read_json(next(root.glob(f"smoke/{stage}/*/result.json")))["weights_digest"]
-    raise AssertionError(f"{stage} has no result below {root}")
 
 
 def test_the_status_of_a_study_on_slurm_is_read_from_disk_where_prefect_does_not_answer(

@@ -5,11 +5,10 @@ Only the study's own command, with Prefect, is struck here; test_kill_training.p
 
 from __future__ import annotations
 
-import os
 import random
+import re
 import shutil
-import subprocess
-import sys
+import signal
 import time
 from pathlib import Path
 
@@ -17,27 +16,33 @@ import pytest
 
 from storage import attempts, durable
 from storage.checkpoints import STATE
-from tests.conftest import REPOSITORY, RunHere
+from tests.conftest import RunHere
+from tests.forks import Forks
 
-SEED, TOO_LONG_SECONDS = 20261121, 600.0
-IN_A_TRAINING, IN_AN_ATTACK = ("base", 12), ("uat", None)
-"""Stage, and how many steps that attempt trained before the kill; None: a random moment after it began."""
+SEED = 20261121
 CHECKPOINT_EVERY = "execution.checkpoint_every_steps=7"  # no divisor of the 10 steps between metric rows
 
 
-@pytest.mark.parametrize(
-    "strikes",
-    [[IN_A_TRAINING], pytest.param([IN_A_TRAINING, IN_AN_ATTACK], marks=pytest.mark.long)],
-)
-def test_a_study_killed_at_several_moments_ends_with_the_same_weights(
-    strikes: list[tuple[str, int | None]], prefect_server: str, run_here: RunHere, smoke_root: Path, new_root: Path
+@pytest.mark.parametrize("in_an_attack", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_study_that_is_killed_interrupted_and_bounded_ends_with_the_same_weights(
+    in_an_attack: bool, forks: Forks, run_here: RunHere, smoke_root: Path, new_root: Path
 ) -> None:
     """The kill in a training strikes after a metric row and before the checkpoint that would hold it."""
-    moments = random.Random(SEED)
-    for stage, steps in strikes:
-        _kill(new_root, prefect_server, stage, steps, moments.uniform(0.0, 0.3))
-    code, printed = run_here("--root", new_root, "--set", CHECKPOINT_EVERY)
-    assert code == 0, printed
+    _kill(new_root, forks, "base", 12)
+    code, printed = _start(new_root, forks, "base", 1, signal.SIGINT)
+    assert code == 130 and printed.count("base             stops because of Ctrl-C (SIGINT): saving ...") == 1, printed
+    record = attempts.newest(next(new_root.glob("smoke/base/*/attempts"))) or {}
+    assert (record["end_state"], record["exit_code"]) == ("interrupted", 130)
+    code, printed = run_here("--root", new_root, "--set", "execution.max_steps_per_run=10")
+    assert code == 75 and "the same command goes on" in printed
+    (step,) = re.findall(r"unfinished: base: stopped after step (\d+), this run's share", printed)
+    assert "AwaitingRetry" not in printed and "out_of_time" not in printed
+    if in_an_attack:
+        _kill(new_root, forks, "uat", None)
+    else:
+        code, printed = run_here("--root", new_root, "--set", CHECKPOINT_EVERY)
+        assert code == 0 and f"base             goes on from the checkpoint of step {step}" in printed, printed
+    assert run_here("--root", new_root)[0] == 0
     assert len(_results(smoke_root)) == 16 and _results(new_root) == _results(smoke_root)
     for stage in ("base", "train-baseline", "train-monotonic"):
         killed, undisturbed = (next(r.glob(f"smoke/{stage}/*/metrics.jsonl")) for r in (new_root, smoke_root))
@@ -45,10 +50,10 @@ def test_a_study_killed_at_several_moments_ends_with_the_same_weights(
     assert not list(new_root.rglob(durable.TEMPORARY_PREFIX + "*"))
 
 
-def _kill(root: Path, server: str, stage: str, steps: int | None, delay: float) -> None:
+def _kill(root: Path, forks: Forks, stage: str, steps: int | None) -> None:
     """Starts the study and kills it in its next attempt at `stage`; once more where the kill came too late for that."""
     for _ in range(5):
-        _kill_once(root, server, stage, steps, delay)
+        assert _start(root, forks, stage, steps, signal.SIGKILL)[0] == -signal.SIGKILL, f"it came to no {stage}"
         (run,) = root.glob(f"smoke/{stage}/*/")
         if (attempts.newest(run / "attempts") or {})["end_state"] is None and (steps is None or _rows_to_cut(run)):
             return
@@ -56,7 +61,9 @@ def _kill(root: Path, server: str, stage: str, steps: int | None, delay: float) 
     raise AssertionError(f"no kill hit {stage} where it should")
 
 
-def _kill_once(root: Path, server: str, stage: str, steps: int | None, delay: float) -> None:
+def _start(root: Path, forks: Forks, stage: str, steps: int | None, number: int) -> tuple[int, str]:
+    """One start, with the signal after so many steps of an attempt, or, for None, a random moment after it began."""
+
     def lines() -> int:
         return sum(len(file.read_bytes().splitlines()) for file in root.glob(f"smoke/{stage}/*/timing.jsonl"))
 
@@ -64,29 +71,14 @@ def _kill_once(root: Path, server: str, stage: str, steps: int | None, delay: fl
         return len(list(root.glob(f"smoke/{stage}/*/attempts/*.json")))
 
     rows, before = lines(), begun()
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "flows.robustness",
-            *("--profile", "smoke", "--root", str(root), "--set", CHECKPOINT_EVERY),
-        ],
-        cwd=REPOSITORY,
-        env=os.environ | {"PREFECT_API_URL": server},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + TOO_LONG_SECONDS
-    try:
-        while lines() < rows + steps if steps is not None else begun() == before:
-            assert process.poll() is None, f"the study ended before it came to {stage}"
-            assert time.monotonic() < deadline, f"the study did not come to {stage}"
-            time.sleep(0.002)
-        if steps is None:
-            time.sleep(delay)
-    finally:
-        process.kill()
-        process.wait()
+
+    def strike() -> bool:
+        if steps is None and begun() > before:
+            time.sleep(random.Random(SEED).uniform(0.0, 0.3))
+        return begun() > before if steps is None else lines() >= rows + steps
+
+    words = ("--profile", "smoke", "--root", root, "--set", CHECKPOINT_EVERY)
+    return forks.run(root, "run", "robustness", *words, strike=strike, number=number)
 
 
 def _rows_to_cut(run: Path) -> bool:
