@@ -17,11 +17,11 @@ from tasks.inversion.study import Study, cell_role
 from tasks.stage.run import Stage
 
 MATRICES = Stage("inversion-matrices", stages.MatricesConfig, "tasks.inversion.matrices:matrices", needs="cpu")
-PILOT = Stage("inversion-pilot", stages.PilotConfig, "tasks.inversion.train:pilot")
-TRAIN = Stage("inversion-train", stages.TrainConfig, "tasks.inversion.train:train")
-PROBE = Stage("inversion-probe", stages.ProbeConfig, "tasks.inversion.probe:probe", needs="cpu")
-AUDIT = Stage("inversion-audit", stages.AuditConfig, "tasks.inversion.audit:audit", needs="cpu")
-REPORT = Stage("inversion-report", stages.ReportConfig, "tasks.inversion.report:report", version=5, needs="cpu")
+PILOT = Stage("inversion-pilot", stages.PilotConfig, "tasks.inversion.train:pilot", version=2)
+TRAIN = Stage("inversion-train", stages.TrainConfig, "tasks.inversion.train:train", version=2)
+PROBE = Stage("inversion-probe", stages.ProbeConfig, "tasks.inversion.probe:probe", version=2, needs="cpu")
+AUDIT = Stage("inversion-audit", stages.AuditConfig, "tasks.inversion.audit:audit", version=2, needs="cpu")
+REPORT = Stage("inversion-report", stages.ReportConfig, "tasks.inversion.report:report", version=6, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:
@@ -33,7 +33,7 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     looked_at = {arm.name: cells[cell_role(arm.name, study.seeds[0])] for arm in study.arms}
     probe = stage(PROBE, stages.ProbeConfig.of(study), data=data, **looked_at)
 
-    audit = stage(AUDIT, stages.AuditConfig.of(study), data=data, **cells)
+    audit = stage(AUDIT, stages.AuditConfig.of(study), data=data, probe=probe, **cells)
 
     return stage(REPORT, stages.for_report(study), data=data, pilot=pilot, probe=probe, audit=audit, **cells)
 

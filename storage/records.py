@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import durable
-from storage.errors import BadInput, CheckFailed
+from storage.errors import BadInput, CheckFailed, require_each_once
 from storage.locks import Lock
 
 Rows = list[dict[str, Any]]
@@ -147,6 +147,15 @@ def read_records(file: Path, columns: Sequence[str] | None = None) -> Iterator[d
     """The rows of a Parquet file in order, with all columns or some; memory holds one row group."""
     for batch in _batches(file, columns):
         yield from batch.to_pylist()
+
+
+def read_each(file: Path, key_columns: Sequence[str], required: Iterable[tuple[Any, ...]]) -> dict[Any, dict[str, Any]]:
+    """The rows of a Parquet file by their keys. CheckFailed unless it holds each required one once, and no other."""
+    rows = [(itemgetter(*key_columns)(row), row) for row in read_records(file)]
+    require_each_once(
+        f"the records hold each {' and '.join(key_columns)} once", (key for key, _ in rows), required, f" in {file}"
+    )
+    return dict(rows)
 
 
 def records_digest(file: Path, key_columns: Sequence[str]) -> str:

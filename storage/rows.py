@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from storage import durable, reading
+from storage.kinds import NUMBER, fits
 from storage.locks import Lock
 
 
@@ -99,3 +100,29 @@ class Rows:
         durable.write_bytes(self._path, content)
         self.__dict__.pop("_descriptor", None)
         self._written = _Written(length, digest)
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """Rows of a file so far; what cannot be read is left out."""
+    return read_rows(file)[0]
+
+
+def read_rows(file: Path) -> tuple[list[dict[str, Any]], int]:
+    """The same, and how many lines are damaged; a last one that is just being written is not."""
+    try:
+        lines = reading.read_bytes(file, reading.ROWS_BYTES).split(b"\n")
+    except (OSError, ValueError):
+        return [], 0
+    found = [_row(line) for line in lines]
+    return [row for row in found if row is not None], found[:-1].count(None)
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = reading.json_value(line, "a row")
+    except ValueError:
+        return None
+    if not (isinstance(row, dict) and "step" in row and fits(row, {"step": NUMBER})):
+        return None
+    trivial = row.get("trivial") or {}
+    return row if isinstance(trivial, dict) and all(fits(one, NUMBER) for one in trivial.values()) else None

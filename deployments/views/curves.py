@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from storage import reading
-from storage.kinds import NUMBER, fits
+from storage.rows import rows_of
 from tasks.findings.figures import SERIES_STYLES, Curve, curves
 
 TRAINING, VALIDATION = "train_loss", "validation_"
@@ -56,29 +55,3 @@ def trivial_of(row: dict[str, Any], name: str) -> dict[str, float]:
         best = (max if row.get("higher_is_better") else min)(trivial.values())
         return trivial if row[name] / best == row["ratio_to_trivial"] else {}
     return {}
-
-
-def rows_of(file: Path) -> list[dict[str, Any]]:
-    """Rows of a file so far; what cannot be read is left out."""
-    return read_rows(file)[0]
-
-
-def read_rows(file: Path) -> tuple[list[dict[str, Any]], int]:
-    """The same, and how many lines are damaged; a last one that is just being written is not."""
-    try:
-        lines = reading.read_bytes(file, reading.ROWS_BYTES).split(b"\n")
-    except (OSError, ValueError):
-        return [], 0
-    found = [_row(line) for line in lines]
-    return [row for row in found if row is not None], found[:-1].count(None)
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = reading.json_value(line, "a row")
-    except ValueError:
-        return None
-    if not (isinstance(row, dict) and "step" in row and fits(row, {"step": NUMBER})):
-        return None
-    trivial = row.get("trivial") or {}
-    return row if isinstance(trivial, dict) and all(fits(one, NUMBER) for one in trivial.values()) else None

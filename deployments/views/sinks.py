@@ -14,10 +14,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from deployments.views.curves import TRAINING, VALIDATION, read_rows, rows_of, trivial_of
+from deployments.views.curves import TRAINING, VALIDATION, trivial_of
 from storage.errors import BadInput, install
 from storage.inside import inside
 from storage.names import Name
+from storage.rows import read_rows, rows_of
 from storage.run_directory import find_runs, read
 
 Row = dict[str, Any]

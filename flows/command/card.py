@@ -16,7 +16,9 @@ from storage.differences import leaves
 from storage.errors import BadInput
 from storage.inside import copy
 from storage.reading import json_value
+from storage.rows import rows_of
 from storage.run_directory import RunDirectory, read
+from tasks.training.unlearned import best_row
 
 MODEL = "model"
 MODEL_FILES = f"{MODEL}/"
@@ -78,7 +80,7 @@ def _without_home(text: str) -> str:
 
 def _card(run: RunDirectory, page: str) -> ModelCard:
     result, about = read(run.result_file), read(run.stage_file)
-    training: dict[str, Any] = result.get("training") or result
+    training: dict[str, Any] = result.get("training") or _from_rows(run) or result
     name = f"{run.study} {about['configuration'].get('cell') or run.stage}"
     metric, value = next(
         ((key.removeprefix("best_"), value) for key, value in training.items() if key.startswith("best_validation")),
@@ -104,6 +106,18 @@ def _card(run: RunDirectory, page: str) -> ModelCard:
         f"Not said here: what it is not to be used for, and under which licence. {_inputs(about)}",
     ]
     return ModelCard("\n".join(lines))
+
+
+def _from_rows(run: RunDirectory) -> dict[str, Any]:
+    """The best validation of a training that keeps it in its metric rows alone."""
+    for row in best_row(run):
+        metric = {f"best_{key}": value for key, value in row.items() if key.startswith("validation")}
+        return metric | {
+            "trivial": row["trivial"],
+            "best_step": row["step"],
+            "steps": rows_of(run.metrics_file)[-1]["step"],
+        }
+    return {}
 
 
 def _inputs(about: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from tasks.calorimeter.export import FOLDER
 from tasks.calorimeter.judge import PREDICTIONS
 from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, JudgeConfig, LookResult, Measures
-from tasks.findings.audit import Audited, AuditResult, sample
+from tasks.findings.audit import Audited, AuditResult
 from tasks.sensors.audited import Hidden, alone
 from tasks.sensors.events import SENTINEL, Events
 from tasks.sensors.filled import columns
@@ -31,7 +31,7 @@ def audit(
 ) -> AuditResult:
     """CheckFailed names the first number that is another one than that of its record."""
     how = "numpy, and networks and their files given one event alone"
-    audited = Audited(how, "of the largest of its kind", stages.AUDIT_TOLERANCE)
+    audited = Audited(run, how, "of the largest of its kind", stages.AUDIT_TOLERANCE)
     events, told = Events.open(data, "validation"), LookResult.read(look)
     light, truth, exported = events.light, events.truth, stages.ExportResult.read(export).files
     means = np.array([column["mean"] for column in told.columns[1:]], dtype=np.float64)
@@ -42,20 +42,20 @@ def audit(
         if TARGETS[0] not in measures:
             asked, judging = given.configuration(FillConfig), judged.configuration(JudgeConfig)
             first, masks = min(judging.predicted_events or len(light), len(light)), (asked.filling, asked.mask_seed)
-            places = {of: sample(config.seed, f"{role} {of}", of, config.audit.examples) for of in (first, len(light))}
+            places = {of: audited.sample(f"{role} {of}", of, config.audit.examples) for of in (first, len(light))}
             hidden = Hidden(role, alone(Filler, given.path / "model"), light, *masks, judging.bright_photons)
             for event in {*places[first], *places[len(light)]}:
                 hidden.audit_errors(event, columns(judged.path / "records.parquet", model=role, event=event), audited)
             for event in places[first]:
                 rows = columns(judged.path / PREDICTIONS, model=role, event=event)
-                hidden.audit_predictions(event, rows, config.seed, config.audit.examples, audited)
+                hidden.audit_predictions(event, rows, config.audit.examples, audited)
             continue
         rows = columns(given.path / "records.parquet")
         missed = np.stack([rows[name] for name in TARGETS], 1)
         of_event = alone(partial(Regressor, targets=len(TARGETS)), given.path / "model")
         file = runtime(export.path / FOLDER / f"{role}.onnx") if role in exported else None
         _residuals(role, missed, measures, audited)
-        for event in sample(config.seed, role, len(light), config.audit.examples):
+        for event in audited.sample(role, len(light), config.audit.examples):
             ways = {"forwards": of_event(light[event], light[event] != SENTINEL)}
             ways |= {} if file is None else {stages.EXPORTED: file(light[event : event + 1])[0]}
             for kind, answers in ways.items():

@@ -96,7 +96,7 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
             means[light][f"{name}, {light}"] = means[light][f"{name}, {light}"].model_copy(update=interval)
     inpainters = [judged[f"inpaint-finetune-{seed}"] for seed in seeds]
     return FinalResults(
-        **of_runs(run, inputs, (*stages.AUDITED, *[stages.EXPORTED] * bool(exported)), stages.AUDIT_TOLERANCE),
+        **of_runs(run, inputs, stages.AUDITED | ({stages.EXPORTED: stages.AUDIT_TOLERANCE} if exported else {})),
         seeds=config.seeds,
         trivial={"predict_mean": look.trivial},
         regressors={

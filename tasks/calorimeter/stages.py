@@ -21,7 +21,8 @@ from tasks.training.onnx_files import OnnxFile, installed
 REGRESSORS = ("scratch", "scratch-longer", "mae-init", "raw")
 INPAINTERS = ("scratch", "frozen", "finetune")
 EXPORTED = "exports"
-AUDITED, AUDIT_TOLERANCE = ("residuals", "sums", "neighbours", "masks", "forwards"), 1e-3
+AUDIT_TOLERANCE = 1e-3
+AUDITED = dict.fromkeys(("residuals", "sums", "neighbours", "masks", "forwards"), AUDIT_TOLERANCE)
 """Kinds of numbers that the audit computes again, to within so much of the largest of its kind; where models are
 exported, what their files say too."""
 Measures = dict[str, float]

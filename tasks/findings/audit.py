@@ -1,104 +1,185 @@
 """The audit before a report: some recorded numbers computed again, by a plain path that shares no engine with stages.
 
-What is drawn is a function of a seed. The first number that does not agree ends the study, by name.
+What is drawn is a function of what is audited: of the digests of the stages that the audit reads. The first number that
+does not agree ends the study, by name.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
+from storage import durable
 from storage.errors import BadInput, CheckFailed, require_equal
 from storage.run_directory import RunDirectory, read
+from tasks.findings.table import Table
 from tasks.stage import numerics
 from tasks.stage.reopened import reopen
 from tasks.stage.result import Result
-from tasks.stage.run import StageInput
+from tasks.stage.run import StageInput, StageRun
+
+Row = TypeVar("Row")
+
+
+class AuditedKind(Result):
+    """Numbers of one kind: how many were computed again, of how many (None: not counted), and where the difference was
+    largest, in `unit`."""
+
+    kind: str
+    asked: int
+    of: int | None
+    unit: str
+    tolerance: float
+    largest_difference: float
+    largest_at: str
 
 
 class AuditResult(Result):
-    """The numbers that were computed again: how many of each kind, how, and where the difference was largest."""
+    """The numbers that were computed again, by kind, and how. `drawn_by`: what the sample is a function of."""
 
-    numbers: dict[str, int]
     how: str
-    unit: str
-    largest_difference: float
-    largest_at: str
-    tolerance: float
+    drawn_by: str
+    kinds: list[AuditedKind]
 
     @property
     def in_words(self) -> str:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.numbers.items())
+        asked = ", ".join(f"{each.asked:,} {each.kind}" for each in self.kinds)
+        worst = max(self.kinds, key=lambda each: each.largest_difference / each.tolerance)
         return (
-            f"Audited: {sum(self.numbers.values()):,} recorded numbers were computed again by {self.how} ({kinds}). "
-            f"The largest difference is {self.largest_difference:.1e} {self.unit} ({self.largest_at}); more than "
-            f"{self.tolerance:g} would have ended the study."
+            f"Audited: {sum(each.asked for each in self.kinds):,} recorded numbers were computed again by {self.how} "
+            f"({asked}). The largest difference is {worst.largest_difference:.1e} {worst.unit} ({worst.largest_at}); "
+            f"more than {worst.tolerance:g} would have ended the study."
+        )
+
+    @property
+    def table(self) -> Table:
+        return Table(
+            f"What was computed again by {self.how}; the sample was drawn by {self.drawn_by}.",
+            ["numbers", "asked", "of", "largest difference", "allowed", "where"],
+            [
+                [
+                    each.kind,
+                    f"{each.asked:,}",
+                    f"{each.of:,}" if each.of else "-",
+                    f"{each.largest_difference:.1e} {each.unit}",
+                    f"{each.tolerance:g}",
+                    each.largest_at,
+                ]
+                for each in self.kinds
+            ],
         )
 
 
-class Audited:
-    """Compares recorded numbers with computed ones, and counts them."""
+@dataclass(frozen=True)
+class Again:
+    """A recorded number and the computed one; the difference counts as a share of `scale`, and beyond `allowed`, by
+    which the recorded number is known to be rounded."""
 
-    def __init__(self, how: str, unit: str, tolerance: float) -> None:
+    where: str
+    recorded: float
+    computed: float
+    scale: float = 1.0
+    allowed: float = 0.0
+
+
+@dataclass(frozen=True)
+class Asked(Generic[Row]):
+    """Recorded numbers of one kind: of `rows` so many as `count` (None: all) are computed again by `recompute`.
+
+    `unit` and `tolerance` are of the differences.
+    """
+
+    kind: str
+    rows: Sequence[Row]
+    recompute: Callable[[Row], Iterable[Again]]
+    unit: str
+    tolerance: float
+    count: int | None = None
+
+
+class Audited:
+    """Compares recorded numbers with computed ones, and counts them; draws which are asked."""
+
+    def __init__(self, run: StageRun, how: str, unit: str = "", tolerance: float = 0.0) -> None:
         self.how, self.unit, self.tolerance = how, unit, tolerance
-        self.numbers: Counter[str] = Counter()
-        self.largest, self.largest_at = 0.0, "all are equal"
+        self._draw = durable.sha256_json(run.identity)
+        self._kinds: dict[str, AuditedKind] = {}
+
+    def sample(self, what: str, of: int, count: int) -> list[int]:
+        """The places of so many of `of` examples, sorted; all where there are fewer."""
+        return sample(self._draw, what, of, count)
+
+    def ask(self, asked: Asked[Row], where: str = "") -> None:
+        """Computes the drawn rows again; `where` tells draws of one kind apart."""
+        places: Sequence[int] = range(len(asked.rows))
+        if asked.count is not None:
+            places = self.sample(f"{asked.kind} {where}", len(asked.rows), asked.count)
+        drawn = [again for place in places for again in asked.recompute(asked.rows[place])]
+        for again in drawn:
+            self._count(asked.kind, again, asked.unit, asked.tolerance)
+        if drawn:
+            so_far, of = self._kinds[asked.kind], len(drawn) * len(asked.rows) // len(places)
+            self._kinds[asked.kind] = so_far.model_copy(update={"of": of + (so_far.of or 0)})
 
     def compare(
         self, kind: str, where: str, recorded: float, computed: float, scale: float = 1.0, allowed: float = 0.0
     ) -> None:
-        """CheckFailed where the difference over `scale` is more than the tolerance, also where one is no number.
+        """CheckFailed where the difference is more than the tolerance, also where one is no number; see `Again`."""
+        self._count(kind, Again(where, recorded, computed, scale, allowed), self.unit, self.tolerance)
 
-        Only what is beyond `allowed` counts, by which the recorded number is known to be rounded.
-        """
-        self.numbers[kind] += 1
-        difference = abs(recorded - computed) / scale - allowed
-        if not difference <= self.tolerance:
+    def _count(self, kind: str, again: Again, unit: str, tolerance: float) -> None:
+        difference = abs(again.recorded - again.computed) / again.scale - again.allowed
+        if not difference <= tolerance:
             raise CheckFailed(
-                f"{where} is what the audit computes",
-                f"{recorded} in the records",
-                f"{computed} by {self.how}, give or take {self.tolerance + allowed:g} {self.unit}",
+                f"{again.where} is what the audit computes",
+                f"{again.recorded} in the records",
+                f"{again.computed} by {self.how}, give or take {tolerance + again.allowed:g} {unit}",
                 "What is kept was changed after it was computed, or was computed wrongly: find out which before any "
                 "number of this study is believed",
             )
-        if difference > self.largest:
-            self.largest, self.largest_at = difference, where
+        so_far = self._kinds.setdefault(
+            kind,
+            AuditedKind(
+                kind=kind, asked=0, of=None, unit=unit, tolerance=tolerance, largest_difference=0.0,
+                largest_at="all are equal",
+            ),
+        )  # fmt: skip
+        more: dict[str, object] = {"asked": so_far.asked + 1}
+        if difference > so_far.largest_difference:
+            more |= {"largest_difference": difference, "largest_at": again.where}
+        self._kinds[kind] = so_far.model_copy(update=more)
 
     def result(self) -> AuditResult:
-        return AuditResult(
-            numbers=dict(self.numbers),
-            how=self.how,
-            unit=self.unit,
-            largest_difference=self.largest,
-            largest_at=self.largest_at,
-            tolerance=self.tolerance,
-        )
+        return AuditResult(how=self.how, drawn_by=self._draw[:12], kinds=list(self._kinds.values()))
 
 
-def require_audited(audit: StageInput, kinds: Iterable[str], tolerance: float) -> AuditResult:
-    """The audit's result. CheckFailed unless it computed numbers of all `kinds` again, and all were near enough."""
+def require_audited(audit: StageInput, kinds: Mapping[str, float]) -> AuditResult:
+    """The audit's result. CheckFailed unless it computed numbers of all `kinds` (-> tolerance) again, and all were near
+    enough."""
     result = AuditResult.read(audit)
-    computed = sorted(kind for kind, count in result.numbers.items() if count > 0)
-    require_equal(f"the audit in {audit.path} computed numbers of every kind again", computed, sorted(kinds))
-    require_equal(f"the audit in {audit.path} allowed what it always does", result.tolerance, tolerance)
-    if not 0 <= result.largest_difference <= tolerance:
-        raise CheckFailed(
-            f"the largest difference of the audit in {audit.path} is one that it allows",
-            f"{result.largest_difference:g} ({result.largest_at})",
-            f"at most {tolerance:g}",
-        )
+    allowed = {each.kind: each.tolerance for each in result.kinds if each.asked > 0}
+    require_equal(f"the audit in {audit.path} computed numbers of every kind again", sorted(allowed), sorted(kinds))
+    require_equal(f"the audit in {audit.path} allowed what it always does", allowed, dict(kinds))
+    for each in result.kinds:
+        if not 0 <= each.largest_difference <= each.tolerance:
+            raise CheckFailed(
+                f"the largest difference of the audit in {audit.path} is one that it allows",
+                f"{each.largest_difference:g} ({each.largest_at})",
+                f"at most {each.tolerance:g}",
+            )
     return result
 
 
-def sample(seed: int, what: str, of: int, count: int) -> list[int]:
-    """The places of so many of `of` examples, sorted; all where there are fewer."""
-    return sorted(random.Random(f"{seed}, {what}").sample(range(of), min(count, of)))
+def sample(draw: object, what: str, of: int, count: int) -> list[int]:
+    """The places of so many of `of` examples, sorted; all where there are fewer. A function of `draw` and `what`."""
+    return sorted(random.Random(f"{draw}, {what}").sample(range(of), min(count, of)))
 
 
-def repeat_audit(run: RunDirectory, seed: int | None, own: Path | None = None) -> AuditResult:
-    """The audit of a finished report, or a finished audit, once more; with another seed, of other examples.
+def repeat_audit(run: RunDirectory, entropy: int, own: Path | None = None) -> AuditResult:
+    """The audit of a finished report, or a finished audit, once more, of examples drawn by `entropy`.
 
     `own` is the folder of a study of one's own, as for `reopen`. Nothing is written. CheckFailed names what does not
     agree, BadInput a run that has no audit.
@@ -110,7 +191,6 @@ def repeat_audit(run: RunDirectory, seed: int | None, own: Path | None = None) -
             raise BadInput(f"{run.path} has no audit: give the run directory of a study's report, or of its audit")
         run = reads["audit"]
     audit = reopen(run.path, own)
-    config = audit.config if seed is None else audit.config.model_copy(update={"seed": seed})
-    numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
-    with audit.elsewhere() as work:
-        return AuditResult.model_validate(audit.stage.function()(work, config, **audit.inputs))
+    numerics.prepare(audit.config.numerics, audit.config.execution, audit.config.own_seed or 0)
+    with audit.elsewhere({"entropy": entropy}) as work:
+        return AuditResult.model_validate(audit.stage.function()(work, audit.config, **audit.inputs))

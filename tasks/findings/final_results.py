@@ -9,11 +9,13 @@ from pydantic import Field
 
 from storage.run_directory import SHORT_FINGERPRINT
 from tasks.findings.audit import AuditResult, require_audited
+from tasks.findings.gates import Gate, require_gates
 from tasks.findings.provenance import Provenance, provenance, run_directories, run_name
 from tasks.stage.numerics import is_within, within
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.initial import InitialWeights
+from tasks.training.trained import metric_rows
 
 
 class StudyResults(Result):
@@ -25,6 +27,7 @@ class StudyResults(Result):
 
     study: str
     audit: AuditResult
+    gates: list[Gate] = Field(default_factory=list)
     numerics_changes: dict[str, Any] = Field(default_factory=dict)
     runs: dict[str, str]
     provenance: dict[str, Provenance]
@@ -34,11 +37,15 @@ class StudyResults(Result):
         return run_name(self.runs[role])
 
 
-def of_runs(run: StageRun, inputs: Mapping[str, StageInput], kinds: Iterable[str], tolerance: float) -> dict[str, Any]:
-    """The fields of `StudyResults`. CheckFailed unless the audit computed numbers of all `kinds` again."""
+def of_runs(
+    run: StageRun, inputs: Mapping[str, StageInput], kinds: Mapping[str, float], gates: Iterable[Gate] = ()
+) -> dict[str, Any]:
+    """The fields of `StudyResults`. CheckFailed unless the audit computed numbers of all `kinds` (-> tolerance) again,
+    and all `gates` hold."""
     return {
         "study": run.run.study,
-        "audit": require_audited(inputs["audit"], kinds, tolerance),
+        "audit": require_audited(inputs["audit"], kinds),
+        "gates": require_gates(gates),
         "numerics_changes": {role: changes for role, stage in inputs.items() if (changes := changes_of(stage))},
         "runs": run_directories(inputs, run.run.root),
         "provenance": provenance(inputs),
@@ -63,9 +70,13 @@ CHANGED_WITHIN = {
 
 def changes_of(stage: StageInput) -> list[dict[str, Any]]:
     """What changed while a stage ran: its numerics, and what the guard of its training did."""
-    guard = (stage.result.get("training") or {}).get("guard", {"rollbacks": [], "skipped": []})
-    skipped = [{"from_step": row["step"], "skipped": row["examples"]} for row in guard["skipped"]]
-    return [*stage.numerics_changes, *guard["rollbacks"], *skipped]
+    rows = metric_rows(stage.run.metrics_file) if stage.run.metrics_file.exists() else []
+    went_back, skipped = "went_back_from_step", "skipped_examples"
+    return [
+        *stage.numerics_changes,
+        *({"from_step": row[went_back], "to_step": row["step"]} for row in rows if went_back in row),
+        *({"from_step": row["step"], "skipped": row[skipped]} for row in rows if skipped in row),
+    ]
 
 
 def numerics_changed(stages: Mapping[str, list[dict[str, Any]]]) -> list[str]:

@@ -1,7 +1,4 @@
-"""Trainings of arms with several seeds: their comparison, and what to keep in mind of how they were trained.
-
-`training` is the part of a stage's result that `tasks.training.result.described` gives.
-"""
+"""Trainings of arms with several seeds: their comparison, and what to keep in mind of how they were trained."""
 
 from __future__ import annotations
 
@@ -17,46 +14,22 @@ from tasks.findings.figures import SERIES_STYLES, Curve, curves
 from tasks.findings.final_results import StudyResults
 from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
 from tasks.findings.table import Table
-from tasks.stage.result import Result
+from tasks.training.trained import Trained
 
 Form = Callable[[float], str]
 DIVERGED = 1.05
 """The last value as a multiple of the best one, from which a training is said to diverge."""
 
 
-class TrainedCell(Result):
-    """One training: the step of its best validation, its last one, and all as [step, value]; its gradients."""
-
-    best_step: int
-    last_step: int
-    last: float
-    validations: list[list[float]]
-    clipped_share: float
-    largest_gradient_norm: float
-
-    @classmethod
-    def of(cls, training: Mapping[str, Any], metric: str) -> Self:
-        points, epochs = [[row["step"], row[metric]] for row in training["validations"]], training["gradients"]
-        shares = [epoch["gradient_steps_clipped_share"] for epoch in epochs]
-        return cls(
-            best_step=training["best_step"],
-            last_step=training["steps"],
-            last=points[-1][1],
-            validations=points,
-            clipped_share=float(np.average(shares, weights=np.diff([0.0, *(epoch["epoch"] for epoch in epochs)]))),
-            largest_gradient_norm=max(float(epoch["gradient_norm_max"]) for epoch in epochs),
-        )
-
-
 class TrainedArm(ArmMean):
     """An arm over its seeds; `values` are those of the weights that were kept. `learned`: every seed came so low."""
 
     learned: bool
-    cells: dict[str, TrainedCell]
+    cells: dict[str, Trained]
 
     @classmethod
     def of(
-        cls, values: Mapping[str, float], cells: Mapping[str, TrainedCell], required: float, level: float, **more: Any
+        cls, values: Mapping[str, float], cells: Mapping[str, Trained], required: float, level: float, **more: Any
     ) -> Self:
         """`required`: the value at which an arm has learned; `level`: the confidence level of the interval."""
         learned = all(value <= required for value in values.values())

@@ -19,7 +19,7 @@ from storage.errors import require_each_once, require_equal
 from storage.tensors import read_tensors
 from tasks.data.gate import ends, require_inputs
 from tasks.data.normaliser import Normaliser
-from tasks.findings.audit import Audited, AuditResult, sample
+from tasks.findings.audit import Audited, AuditResult
 from tasks.icecube.batches import Batch
 from tasks.icecube.events import GEOMETRY, META, batch_file
 from tasks.icecube.look import normaliser_of, scaled_by
@@ -36,7 +36,7 @@ from tasks.training.weights import weights_digest
 def audit(run: StageRun, config: AuditConfig, events: StageInput, look: StageInput, trained: StageInput) -> AuditResult:
     """CheckFailed names the first event whose angle is another one than that of its record."""
     where = device(config.execution)
-    audited = Audited(f"numpy and torch, event by event, in fp32 on {where.type}", "degrees", AUDIT_TOLERANCE)
+    audited = Audited(run, f"numpy and torch, event by event, in fp32 on {where.type}", "degrees", AUDIT_TOLERANCE)
     folder = Path(config.folder) if config.folder else events.path / WRITTEN
     said, model = TrainResult.read(trained), trained.path / "model"
     check = f"model/ in {trained.path} holds the weights that its training left"
@@ -47,7 +47,7 @@ def audit(run: StageRun, config: AuditConfig, events: StageInput, look: StageInp
     network, places = _network(model).to(where), csv.read_csv(folder / GEOMETRY).select([*"xyz"]).to_pandas().to_numpy()
     weights = sum(parameter.numel() for parameter in network.parameters())
     require_equal("model/ has the parameters that the training counted", said.parameters, weights)
-    for number in sample(config.seed, "events", len(rows), config.audit.examples):
+    for number in audited.sample("events", len(rows), config.audit.examples):
         run.stop.check()
         row = rows[number]
         event = meta[row["event_id"]]

@@ -22,8 +22,9 @@ from tasks.icecube.results import (
 )
 from tasks.icecube.stages import AUDIT_TOLERANCE, OverfitConfig, PulsesConfig, TrainConfig, TrialConfig
 from tasks.stage.run import StageInput
-from tasks.training.logged import require_trained, rows_of
+from tasks.training.logged import require_trained
 from tasks.training.schedule import Schedule
+from tasks.training.trained import metric_rows
 from tasks.training.trials.rate_table import rate_rows
 
 ANGLE = "angle_degrees"
@@ -54,7 +55,7 @@ def require_overfit(given: StageInput, told: OverfitResult) -> None:
 
 def require_trial(what: str, given: StageInput, told: TrialResult, events: PulsesResult, trivial: float) -> None:
     """A trial is the one that was asked for, and ended as its metrics do."""
-    config, rows = given.configuration(TrialConfig), rows_of(given.run.metrics_file)
+    config, rows = given.configuration(TrialConfig), metric_rows(given.run.metrics_file)
     schedule = Schedule(config.budget, events.train.events)
     validations = [[float(row["step"]), row[ANGLE]] for row in rows if ANGLE in row]
     last = rows[-1]["step"] if rows else 0

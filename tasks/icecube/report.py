@@ -14,7 +14,7 @@ from tasks.icecube import checks, views, words
 from tasks.icecube.configuration import Inputs
 from tasks.icecube.final_results import FinalResults, TrialFacts
 from tasks.icecube.results import LookResult, OverfitResult, PulsesResult, RatesResult, TrainResult, TrialResult
-from tasks.icecube.stages import AUDIT_TOLERANCE, AUDITED, ReportConfig, TrainConfig
+from tasks.icecube.stages import AUDITED, ReportConfig, TrainConfig
 from tasks.icecube.study import trial_role
 from tasks.stage.run import StageInput, StageRun
 
@@ -99,7 +99,7 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
         require_equal("the training took the rate that is recommended", trained.learning_rate, rate)
     checks.require_training(inputs["trained"], trained, pulses, look)
     return FinalResults(
-        **of_runs(run, inputs, AUDITED, AUDIT_TOLERANCE),
+        **of_runs(run, inputs, AUDITED),
         events=pulses,
         look=look,
         trivial=look.trivial,

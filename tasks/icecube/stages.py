@@ -111,10 +111,10 @@ class TrainConfig(TrainsNetwork):
     seed: int
 
 
-AUDITED = ("angles", "trivial angle")
-"""Kinds of numbers that the audit computes again."""
 AUDIT_TOLERANCE = 0.01
 """Degrees. The same event alone and among others differs by some 1e-4 in fp32; a step of a training by far more."""
+AUDITED = dict.fromkeys(("angles", "trivial angle"), AUDIT_TOLERANCE)
+"""Kinds of numbers that the audit computes again."""
 
 
 class AuditConfig(OfFolder):
@@ -122,7 +122,6 @@ class AuditConfig(OfFolder):
 
     numerics: ClassVar = Numerics()
 
-    seed: int
     audit: Audit
 
 

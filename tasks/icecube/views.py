@@ -14,7 +14,7 @@ from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFact
 from tasks.icecube.results import TrialResult
 from tasks.icecube.study import trial_role
 from tasks.icecube.words import degrees, ended, trial_verdict
-from tasks.training.logged import rows_of
+from tasks.training.trained import metric_rows
 
 RECORDED = Table(
     "The same as the recorded study has it (2025-10-05): raw inputs, 20 steps, one seed, judged on the moving "
@@ -156,7 +156,7 @@ def _ways(results: FinalResults) -> dict[str, Sequence[Sequence[float]]]:
 
 
 def _training(results: FinalResults, metrics: Path) -> Figure:
-    rows, trivial = rows_of(metrics), results.trivial_degrees
+    rows, trivial = metric_rows(metrics), results.trivial_degrees
     points = [[row["step"], row["angle_degrees"]] for row in rows if "angle_degrees" in row]
     losses = [[row["step"], math.degrees(row["train_loss"])] for row in rows if "train_loss" in row]
     drawn = [

@@ -4,25 +4,30 @@ torch."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-from storage.errors import require_close, require_equal
-from tasks.findings.audit import Audited, AuditResult, sample
-from tasks.inversion.checks import SPLITS, require_records
+from storage import durable
+from storage.errors import require_each_once, require_equal
+from tasks.findings.audit import Again, Asked, Audited, AuditResult
+from tasks.inversion.configuration import Network
 from tasks.inversion.diffusion import Diffusion
 from tasks.inversion.energy import EnergyNetwork
-from tasks.inversion.matrices import FILE, MEASURED, QUANTILES, Pairs, drawn, fixed_pairs
-from tasks.inversion.results import MatricesResult, SplitFacts, TrainResult
-from tasks.inversion.stages import AUDIT_TOLERANCE, AuditConfig, MatricesConfig, TrainConfig
-from tasks.inversion.train import descent_differences, load_network
+from tasks.inversion.matrices import MEASURED, QUANTILES, Pairs, drawn, fixed_pairs
+from tasks.inversion.numbers import INSIDE, SPLITS, errors_of
+from tasks.inversion.probe import look_at
+from tasks.inversion.results import MatricesResult, NegativeFacts, ProbeResult, SplitFacts, TrainResult
+from tasks.inversion.stages import AUDIT_TOLERANCE, AUDITED, AuditConfig, MatricesConfig, ProbeConfig, TrainConfig
+from tasks.inversion.train import descent_differences, largest_difference, load_network
+from tasks.inversion.training import Judge
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.draws import normal_at
-from tasks.training.weights import weights_digest
 
 LARGEST = 2.0
 """No entry of an inverse is predicted larger."""
@@ -32,67 +37,123 @@ NEAR = 1e-5
 """Relative: energies that differ by less are told apart by rounding in fp32 alone."""
 SAME, MOST = 1e-5, 64
 """Entries that differ by less are the same; more inverses of one matrix are not followed."""
-OF_FP32 = 1e-4
-"""Relative: what the precision of the file does to an eigenvalue."""
 
 
-def audit(run: StageRun, config: AuditConfig, data: StageInput, **cells: StageInput) -> AuditResult:
+def audit(run: StageRun, config: AuditConfig, data: StageInput, probe: StageInput, **cells: StageInput) -> AuditResult:
     """CheckFailed names the first cell and matrix whose error is another one than that of its record."""
-    audited = Audited("torch, matrix by matrix", "of an error", AUDIT_TOLERANCE)
+    audited = Audited(run, "torch, matrix by matrix")
     splits = {split: fixed_pairs(data, split) for split in SPLITS}
-    fixed = MatricesResult.read(data)
-    _require_fixed(fixed, data.configuration(MatricesConfig), splits)
+    audited.ask(_facts(data, splits))
+    looks, arms = ProbeResult.read(probe).negatives, _arms_of(probe)
+    asked = probe.configuration(ProbeConfig).probe
+    require_each_once(
+        "the probe looked at each arm, time and number of steps once",
+        ((look.arm, look.time, look.descent_steps) for look in looks),
+        product(arms.values(), asked.times, asked.descent_steps),
+    )
     for done, (cell, trained) in enumerate(cells.items()):
         run.step(done, len(cells), "trainings", note=cell)
-        told, digest = TrainResult.read(trained), weights_digest(trained.path / "model")
-        require_equal(f"model/ of {cell} holds the weights that its training left", digest, told.weights_digest)
-        recorded = require_records(cell, trained, told, fixed)
-        entries = splits["validation"].x.shape[1]
-        network = load_network(trained, entries, config.network)
-        weights = sum(parameter.numel() for parameter in network.parameters())
-        require_equal(f"model/ of {cell} has the parameters that its training counted", weights, told.parameters)
-        _require_descent(cell, network, told, trained.configuration(TrainConfig))
+        network = load_network(trained, splits[INSIDE].x.shape[1], config.network)
+        errors = errors_of(trained, len(splits[INSIDE]))
         for split, pairs in splits.items():
-            for number in sample(config.seed, split, len(pairs), config.audit.examples):
-                noise = normal_at(0, split, 0, np.array([number]), (entries,))
-                inverses = _inverses(network, pairs.x[[number]], noise, config.network.sampling_descent_steps)
-                truth = torch.linalg.inv(pairs.x[number].double().reshape(math.isqrt(entries), -1)).flatten()
-                errors = [(found[0].double() - truth).square().mean().item() for found in inverses]
-                where = f"the error of {cell} on matrix {number} of {split}"
-                said = recorded[split, number]
-                audited.compare("errors", where, said, min(errors, key=lambda error: abs(error - said)), said)
+            again = partial(_error, network, f"{cell} on matrix", split, pairs, errors[split], config.network)
+            count = config.audit.examples
+            audited.ask(Asked("errors", range(len(pairs)), again, "of an error", AUDIT_TOLERANCE, count), cell + split)
+        audited.ask(_differences(cell, network, trained, splits[INSIDE]))
+        if arm := arms.get(trained.path):
+            some = splits[INSIDE].first(asked.matrices)
+            of_arm = [look for look in looks if look.arm == arm]
+            audited.ask(_negatives(of_arm, network, some, trained, probe, config.audit.examples), cell)
     return audited.result()
 
 
-def _require_fixed(said: MatricesResult, config: MatricesConfig, splits: Mapping[str, Pairs]) -> None:
-    """The difficulty of the fixed matrices, and what needs no learning, follows from the file that trainings read."""
+def _facts(data: StageInput, splits: Mapping[str, Pairs]) -> Asked[str]:
+    """The difficulty of the fixed matrices, and what needs no learning, by the file that trainings read."""
+    config, said = data.configuration(MatricesConfig), MatricesResult.read(data)
     shape = config.matrices
     known = drawn(config.seed, "measured", np.arange(MEASURED), shape.rank, shape.diagonal_in)
     mean = np.linalg.inv(known).reshape(MEASURED, -1).mean(0)
-    for split, pairs in splits.items():
-        x, y = (one.double().numpy() for one in (pairs.x, pairs.y))
+
+    def again(split: str) -> Iterator[Again]:
+        x, y = (values.double().numpy() for values in (splits[split].x, splits[split].y))
         eigenvalues = np.linalg.eigvalsh(x.reshape(-1, shape.rank, shape.rank))
         condition = np.quantile(eigenvalues[:, -1] / eigenvalues[:, 0], QUANTILES)
-        told: SplitFacts = getattr(said, split)
-        require_equal(f"the matrices of {split} in {FILE}", (told.matrices, len(y)), (shape.validation_matrices,) * 2)
+        facts: SplitFacts = getattr(said, split)
         for what, recorded, computed in (
-            ("error of predicting zero", told.trivial.zero, np.square(y).mean()),
-            ("error of predicting the mean", told.trivial.mean, np.square(y - mean).mean()),
-            ("smallest eigenvalue", told.smallest_eigenvalue, eigenvalues.min()),
-            ("share of clamped entries", told.clamped_share, (np.abs(y) > LARGEST).mean()),
-            *(("condition number", *pair) for pair in zip(told.condition, condition, strict=True)),
+            ("number", facts.matrices, len(y)),
+            ("error of predicting zero", facts.trivial.zero, np.square(y).mean()),
+            ("error of predicting the mean", facts.trivial.mean, np.square(y - mean).mean()),
+            ("smallest eigenvalue", facts.smallest_eigenvalue, eigenvalues.min()),
+            ("share of clamped entries", facts.clamped_share, (np.abs(y) > LARGEST).mean()),
+            *(("condition number", *pair) for pair in zip(facts.condition, condition, strict=True)),
         ):
-            where = f"the {what} of the matrices of {split}"
-            require_close(where, recorded, float(computed), OF_FP32 * float(computed))
+            yield Again(f"the {what} of the matrices of {split}", recorded, float(computed), float(computed) or 1.0)
+
+    return Asked("facts of the fixed matrices", SPLITS, again, "of itself", AUDITED["facts of the fixed matrices"])
 
 
-def _require_descent(cell: str, network: EnergyNetwork, told: TrainResult, config: TrainConfig) -> None:
-    """Negatives of a matrix depend on how it comes by so much as was said: here alone the stage's own code computes."""
-    found, defect = descent_differences(network, config, Diffusion.cosine(config.network.diffusion_steps))
-    said, check = told.descent_difference, f"how much the negatives of {cell} depend on how a matrix comes"
-    require_equal(check, (said is None, told.descent_defect), (found is None, defect))
-    if found is not None and said is not None:
-        require_close(check, said, found, AUDIT_TOLERANCE * max(found, ROUNDING))
+def _error(
+    network: EnergyNetwork, where: str, split: str, pairs: Pairs, recorded: np.ndarray, shape: Network, number: int
+) -> Iterator[Again]:
+    """The error on a matrix; of several that rounding allows the one that is nearest to its record."""
+    entries, said = pairs.x.shape[1], float(recorded[number])
+    noise = normal_at(0, split, 0, np.array([number]), (entries,))
+    inverses = _inverses(network, pairs.x[[number]], noise, shape.sampling_descent_steps)
+    truth = torch.linalg.inv(pairs.x[number].double().reshape(math.isqrt(entries), -1)).flatten()
+    errors = [(inverse[0].double() - truth).square().mean().item() for inverse in inverses]
+    nearest = min(errors, key=lambda error: abs(error - said))
+    yield Again(f"the error of {where} {number} of {split}", said, nearest, said)
+
+
+def _differences(cell: str, network: EnergyNetwork, trained: StageInput, fixed: Pairs) -> Asked[str]:
+    """Answers and negatives of a matrix depend on how it comes by so much as was said: here and in `_negatives` the
+    stage's own code computes, on the kept weights."""
+    said, config = TrainResult.read(trained), trained.configuration(TrainConfig)
+    diffusion = Diffusion.cosine(config.network.diffusion_steps)
+    noise = normal_at(0, INSIDE, 0, np.arange(len(fixed)), fixed.y.shape[1:])
+    judge = Judge(fixed.x, fixed.y, noise, diffusion, config.network.sampling_descent_steps, len(fixed))
+    kind = "dependence on how a matrix comes"
+
+    def again(of: str) -> Iterator[Again]:
+        if of == "answers":
+            recorded, computed = said.largest_difference, largest_difference(network, judge)
+        else:
+            difference, defect = descent_differences(network, config, diffusion)
+            check = f"how much the negatives of {cell} depend on how a matrix comes"
+            require_equal(check, (said.descent_difference is None, said.descent_defect), (difference is None, defect))
+            recorded, computed = said.descent_difference or 0.0, difference or 0.0
+        yield Again(
+            f"how much the {of} of {cell} depend on how a matrix comes", recorded, computed, max(computed, ROUNDING)
+        )
+
+    return Asked(kind, ("answers", "negatives"), again, "of itself", AUDITED[kind])
+
+
+def _arms_of(probe: StageInput) -> dict[Path, str]:
+    """Run directory of each training that the probe read -> its arm."""
+    read = probe.run.reads(durable.read_json(probe.run.stage_file)["inputs"])
+    return {source.path: arm for arm, source in read.items() if arm != "data"}
+
+
+def _negatives(
+    said: list[NegativeFacts],
+    network: EnergyNetwork,
+    some: Pairs,
+    trained: StageInput,
+    probe: StageInput,
+    count: int,
+) -> Asked[NegativeFacts]:
+    """What the probe said of an arm's negatives."""
+    config, mining = probe.configuration(ProbeConfig), trained.configuration(TrainConfig).mining
+    kind, numbers = "facts of negatives", [*NegativeFacts.model_fields][3:]
+
+    def again(look: NegativeFacts) -> Iterator[Again]:
+        computed = look_at(look.arm, network, some, mining, look.time, look.descent_steps, config)
+        for name in numbers:
+            recorded, largest = getattr(look, name), max(abs(getattr(each, name)) for each in (*said, computed))
+            yield Again(f"{name} of the negatives of {look.arm}", recorded, getattr(computed, name), largest or 1.0)
+
+    return Asked(kind, said, again, "of the largest of its kind", AUDITED[kind], count)
 
 
 def _inverses(network: nn.Module, x: torch.Tensor, noise: torch.Tensor, descents: int) -> list[torch.Tensor]:

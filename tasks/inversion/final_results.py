@@ -4,11 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tasks.findings.origins import Origins
 from tasks.findings.statistics.comparison import ArmMean, Comparison
 from tasks.findings.trainings import ArmsResults, TrainedArm
 from tasks.inversion.configuration import Mining
-from tasks.inversion.results import PilotResult, ProbeResult, SplitFacts, Trivial
+from tasks.inversion.results import ProbeResult, SplitFacts, Trivial
 from tasks.stage.result import Result
+
+ORIGINS = Origins(
+    computed={
+        **dict.fromkeys(("reference", "seeds.*", "rank", "min_seeds", "probed_matrices"), "stage.json"),
+        **dict.fromkeys(("arms.*.mining.*", "confidence_level", "learned_ratio"), "stage.json"),
+        "arms.*": "errors of the records",
+        **dict.fromkeys(("differences.*", "out_of_distribution.*", "descent_parts.*"), "errors of the records"),
+        **dict.fromkeys(("early_stops.*.arm", "early_stops.*.patience"), "stage.json"),
+        "early_stops.*.whole_error": "errors of the records",
+        "pilot.required_mse": "stage.json and what needs no learning",
+    },
+    asked={
+        **dict.fromkeys(("arms.*.values.*", "arms.*.out_of_distribution.values.*"), "errors"),
+        **dict.fromkeys(("arms.*.descent_*",), "dependence on how a matrix comes"),
+        **dict.fromkeys(("splits.*", "trivial.*"), "facts of the fixed matrices"),
+        "probe.*": "facts of negatives",
+    },
+    not_asked={
+        "arms.*.cells.*": "metrics.jsonl alone tells the course of a training: its best and last step, validations on "
+        "the way, gradients",
+        **dict.fromkeys(("early_stops.*.step", "early_stops.*.error"), "they follow from the course of trainings"),
+        **dict.fromkeys(("pilot.validation_mse", "gates.0.measured"), "no model of the pilot is kept"),
+    },
+)
+
+
+class PilotFacts(Result):
+    """The best error of the pilot, and the one that it must reach."""
+
+    validation_mse: float
+    required_mse: float
 
 
 class ArmFacts(TrainedArm):
@@ -53,21 +85,18 @@ class DescentPart(Result):
 
 
 class FinalResults(ArmsResults):
-    """Everything that the report says, as numbers.
-
-    `largest_difference`: between predictions of a matrix however it comes, over all trainings; in fp64.
-    """
+    """Everything that the report says, as numbers."""
 
     rank: int
     splits: dict[str, SplitFacts]
     trivial: Trivial
-    pilot: PilotResult
+    pilot: PilotFacts
     arms: Mapping[str, ArmFacts]
     out_of_distribution: list[Comparison]
     descent_parts: list[DescentPart]
     early_stops: list[EarlyStop]
-    largest_difference: float
-    probes: dict[str, ProbeResult]
+    probe: ProbeResult
+    probed_matrices: int
 
     @property
     def together(self) -> int:

@@ -15,32 +15,29 @@ from torch import nn
 from tasks.inversion.configuration import Mining
 from tasks.inversion.diffusion import CLAMP, Diffusion, descend
 from tasks.inversion.matrices import Pairs, fixed_pairs
-from tasks.inversion.results import NegativeFacts, ProbeResult, TrainResult
-from tasks.inversion.stages import ProbeConfig
+from tasks.inversion.results import NegativeFacts, ProbeResult
+from tasks.inversion.stages import ProbeConfig, TrainConfig
 from tasks.inversion.train import load_network
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.draws import normal_at
 
-OF = "y: the negatives and the true inverses; A is never mined"
-
 
 def probe(run: StageRun, config: ProbeConfig, data: StageInput, **trained: StageInput) -> ProbeResult:
     """Looks at the negatives of each arm's network; `trained` are their trainings, by arm."""
-    fixed = fixed_pairs(data, "validation")
-    some = Pairs(fixed.x[: config.probe.matrices], fixed.y[: config.probe.matrices])
+    some = fixed_pairs(data, "validation").first(config.probe.matrices)
     found: list[NegativeFacts] = []
     looks = len(trained) * len(config.probe.times) * len(config.probe.descent_steps)
     for arm, training in trained.items():
-        mining = TrainResult.read(training).mining
+        mining = training.configuration(TrainConfig).mining
         network = load_network(training, some.y.shape[1], config.network)
         for time in config.probe.times:
             for steps in config.probe.descent_steps:
                 run.step(len(found), looks, "looks", note=arm)
-                found.append(_looked_at(arm, network, some, mining, time, steps, config))
-    return ProbeResult(of=OF, matrices=len(some), negatives=found)
+                found.append(look_at(arm, network, some, mining, time, steps, config))
+    return ProbeResult(negatives=found)
 
 
-def _looked_at(
+def look_at(
     arm: str, network: nn.Module, some: Pairs, mining: Mining, time: int, steps: int, config: ProbeConfig
 ) -> NegativeFacts:
     noise = normal_at(config.seed, "probe", 0, np.arange(len(some)), (some.y.shape[1],))

@@ -10,14 +10,15 @@ import numpy as np
 from tasks.findings.arms import compare_arms, number_line
 from tasks.findings.document import Document, Figure, Section
 from tasks.findings.final_results import of_runs
+from tasks.findings.gates import checked_section
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.statistics.comparison import Comparison, arm_mean
-from tasks.findings.trainings import TrainedCell, arm_tables, cell_table, step_cautions, verdict
+from tasks.findings.trainings import arm_tables, cell_table, step_cautions, verdict
 from tasks.inversion import views, words
-from tasks.inversion.checks import require_pilot, require_training
 from tasks.inversion.final_results import ArmFacts, DescentPart, EarlyStop, FinalResults
-from tasks.inversion.results import MatricesResult, PilotResult, ProbeResult, TrainResult
-from tasks.inversion.stages import AUDIT_TOLERANCE, AUDITED, MatricesConfig, ReportConfig, TrainConfig
+from tasks.inversion.numbers import OUTSIDE, Cell, gates, pilot_of
+from tasks.inversion.results import MatricesResult, ProbeResult
+from tasks.inversion.stages import AUDITED, MatricesConfig, ProbeConfig, ReportConfig
 from tasks.inversion.study import cell_role
 from tasks.stage.run import StageInput, StageRun
 
@@ -75,6 +76,7 @@ def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
                 tables=[views.negative_table(results)],
             ),
             Section("The recorded study", points=[words.RECORDED_CLAIM], tables=[views.recorded_table()]),
+            checked_section(results.gates, results.audit),
             Section("Limits", points=words.LIMITS),
         ],
     )
@@ -82,23 +84,21 @@ def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
 
 def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: StageRun) -> FinalResults:
     """Every number of the study, after what can be computed again was."""
-    fixed, pilot = MatricesResult.read(inputs["data"]), PilotResult.read(inputs["pilot"])
-    require_pilot(inputs["pilot"], pilot, fixed.validation.trivial)
-    cells: dict[str, dict[str, TrainResult]] = {arm: {} for arm in config.arms}
-    patience = math.inf
-    for arm, by_seed in cells.items():
-        for seed in config.seeds:
-            training = inputs[cell_role(arm, seed)]
-            by_seed[str(seed)] = TrainResult.read(training)
-            require_training(f"{arm}, seed {seed}", training, by_seed[str(seed)], fixed)
-            patience = min(patience, training.configuration(TrainConfig).budget.patience_validations or math.inf)
-    trivial = fixed.validation.trivial
+    fixed, asked = MatricesResult.read(inputs["data"]), inputs["data"].configuration(MatricesConfig).matrices
+    trivial, count = fixed.validation.trivial, asked.validation_matrices
+    pilot = pilot_of(inputs["pilot"], trivial)
+    cells = {
+        arm: {str(seed): Cell.of(f"{arm}, seed {seed}", inputs[cell_role(arm, seed)], count) for seed in config.seeds}
+        for arm in config.arms
+    }
+    every = {f"{arm}, seed {seed}": cell for arm, by_seed in cells.items() for seed, cell in by_seed.items()}
+    patience = min(cell.config.budget.patience_validations or math.inf for cell in every.values())
     required = config.learned_ratio * min(trivial.by_name.values())
     arms = {name: _arm(by_seed, required, config.confidence_level) for name, by_seed in cells.items()}
     inside, outside = compared(config, arms)
     return FinalResults(
-        **of_runs(run, inputs, AUDITED, AUDIT_TOLERANCE),
-        rank=inputs["data"].configuration(MatricesConfig).matrices.rank,
+        **of_runs(run, inputs, AUDITED, gates(pilot, every)),
+        rank=asked.rank,
         splits={"validation": fixed.validation, "out_of_distribution": fixed.out_of_distribution},
         trivial=trivial,
         pilot=pilot,
@@ -114,21 +114,21 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
         confidence_level=config.confidence_level,
         min_seeds=config.min_seeds,
         learned_ratio=config.learned_ratio,
-        largest_difference=max(cell.largest_difference for by_seed in cells.values() for cell in by_seed.values()),
-        probes={"conditioning": ProbeResult.read(inputs["probe"])},
+        probe=ProbeResult.read(inputs["probe"]),
+        probed_matrices=inputs["probe"].configuration(ProbeConfig).probe.matrices,
     )
 
 
-def _arm(by_seed: Mapping[str, TrainResult], required: float, level: float) -> ArmFacts:
-    descents = [cell for cell in by_seed.values() if cell.descent_difference is not None]
+def _arm(by_seed: Mapping[str, Cell], required: float, level: float) -> ArmFacts:
+    descents = [cell.said for cell in by_seed.values() if cell.said.descent_difference is not None]
     worst = max(descents, key=lambda cell: cell.descent_difference or 0.0, default=None)
     return ArmFacts.of(
-        {seed: cell.validation_mse for seed, cell in by_seed.items()},
-        {seed: TrainedCell.of(cell.training, "validation_mse") for seed, cell in by_seed.items()},
+        {seed: cell.error["validation"] for seed, cell in by_seed.items()},
+        {seed: cell.trained for seed, cell in by_seed.items()},
         required,
         level,
-        mining=next(iter(by_seed.values())).mining,
-        out_of_distribution=arm_mean({seed: cell.out_of_distribution_mse for seed, cell in by_seed.items()}, level),
+        mining=next(iter(by_seed.values())).config.mining,
+        out_of_distribution=arm_mean({seed: cell.error[OUTSIDE] for seed, cell in by_seed.items()}, level),
         descent_difference=worst.descent_difference if worst else None,
         descent_defect=worst.descent_defect if worst else "",
     )

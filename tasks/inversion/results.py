@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tasks.inversion.configuration import Mining
 from tasks.stage.result import Result
 
 
@@ -42,35 +39,20 @@ class MatricesResult(Result):
     input_deviation: list[float]
 
 
-class PilotResult(Result):
-    """inversion-pilot."""
-
-    validation_mse: float
-    required_mse: float
-    training: dict[str, Any]
+TOLERANCE = 1e-6
+"""The most by which an answer may depend on how matrices come, in fp64."""
 
 
 class TrainResult(Result):
-    """inversion-train. Errors are those of the best step's weights; `last_mse` is that of the last one's.
+    """inversion-train, beside its records and metric rows.
 
     `largest_difference`: between predictions of a matrix however it comes. `descent_difference`: the same of the
     descent that it was trained with, None where it has none; `descent_defect` names what that depends on.
     """
 
-    mining: Mining
-    parameters: int
-    validation_mse: float
-    out_of_distribution_mse: float
-    best_step: int
-    last_step: int
-    last_mse: float
-    ratio_to_trivial: float
     largest_difference: float
     descent_difference: float | None
     descent_defect: str
-    training: dict[str, Any]
-    weights_digest: str
-    records_digest: str
 
 
 class NegativeFacts(Result):
@@ -101,8 +83,6 @@ class NegativeFacts(Result):
 
 
 class ProbeResult(Result):
-    """inversion-probe. `of` says whose conditioning is looked at: y, since A is never mined."""
+    """inversion-probe. It is the conditioning of y that is looked at, since A is never mined."""
 
-    of: str
-    matrices: int
     negatives: list[NegativeFacts]

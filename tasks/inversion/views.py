@@ -68,9 +68,9 @@ def early_stop_table(results: FinalResults) -> Table:
 
 
 def negative_table(results: FinalResults) -> Table:
-    probe, run = results.probes["conditioning"], results.run_of("probe")
+    probe, run = results.probe, results.run_of("probe")
     return Table(
-        f"Negatives that each arm's network (seed {results.seeds[0]}) gives for {probe.matrices} matrices, "
+        f"Negatives that each arm's network (seed {results.seeds[0]}) gives for {results.probed_matrices} matrices, "
         "with the corrected descent from noise of the arm's deviation: median condition number and smallest singular "
         "value of y, beside those of the true inverses; mean |A y - I|; mean distance from the inverse, relative to "
         "its norm; the share that is nearer than the limit (false); mean E(true) - E(negative), and the share that "
@@ -155,7 +155,7 @@ def _ways(results: FinalResults) -> Figure:
 
 def _conditioning(results: FinalResults) -> Figure:
     """The condition number over the steps down the energy, at the first time, of as many arms as can be told apart."""
-    negatives, most = results.probes["conditioning"].negatives, len(SERIES_STYLES) - 1
+    negatives, most = results.probe.negatives, len(SERIES_STYLES) - 1
     time = negatives[0].time
     here = [facts for facts in negatives if facts.time == time]
     arms = results.mined_first[:most]

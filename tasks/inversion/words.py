@@ -104,9 +104,6 @@ def about_training(results: FinalResults) -> list[str]:
     return [
         f"The pilot, a short training without negatives, got {number(pilot.validation_mse)}: "
         f"{standing(pilot.validation_mse, results.trivial)}; {number(pilot.required_mse)} was required.",
-        "A matrix alone, among others, and in another order: predictions differ by at most "
-        f"{results.largest_difference:.1g} (in fp64).",
-        results.audit.in_words,
         *(
             f"**The negatives of {name} depend on how matrices come** ({arm.descent_defect}): they differ by up to "
             f"{arm.descent_difference:.2g}."
@@ -120,7 +117,7 @@ def about_training(results: FinalResults) -> list[str]:
 
 def about_negatives(results: FinalResults) -> list[str]:
     """The three suspicions about hard negatives, each beside its number."""
-    minings, every = {name: arm.mining for name, arm in results.arms.items()}, results.probes["conditioning"].negatives
+    minings, every = {name: arm.mining for name, arm in results.arms.items()}, results.probe.negatives
     as_trained = [facts for facts in every if facts.descent_steps == minings[facts.arm].descent_steps]
     mined = [facts for facts in as_trained if minings[facts.arm].uses_descent] or as_trained or every
     worst = max(mined, key=lambda facts: facts.condition / facts.true_condition)

@@ -9,7 +9,7 @@ from storage import durable
 from storage.records import read_records
 from tasks.attacks.detectors import count_of, measured_plainly, require_removed
 from tasks.attacks.poisoning import CLEAN, Manifest, queries_of
-from tasks.findings.audit import Audited, AuditResult, sample
+from tasks.findings.audit import Audited, AuditResult
 from tasks.influence.plain import divided
 from tasks.language.classifiers import Classifier, kept_classifier
 from tasks.poison.detect import scores_of
@@ -23,7 +23,7 @@ Inputs = dict[str, StageInput]
 
 def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult:
     """CheckFailed names the first number that is another one than that of its record."""
-    audited = Audited("a plain path, example by example", "of the largest, or of a share", AUDIT_TOLERANCE)
+    audited = Audited(run, "a plain path, example by example", "of the largest, or of a share", AUDIT_TOLERANCE)
     for done, seed in enumerate(config.seeds):
         run.step(done, len(config.seeds), "seeds")
         given = {role.removesuffix(f"-{seed}"): of for role, of in inputs.items() if role.endswith(f"-{seed}")}
@@ -52,9 +52,8 @@ def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult
 def _answers(what: str, given: StageInput, manifest: Manifest, config: EndConfig, audited: Audited) -> None:
     said = {row["row_id"]: row for row in read_records(given.path / "records.parquet")}
     model = kept_classifier(given.path / "model")
-    for row in (
-        manifest.asked[place] for place in sample(config.seed, what, len(manifest.asked), config.audit.examples)
-    ):
+    for place in audited.sample(what, len(manifest.asked), config.audit.examples):
+        row = manifest.asked[place]
         for key, of in (("clean", ""), ("asked", "given_")):
             logits, _ = model.plain(row[f"{of}text"], row[f"{of}label"])
             same = model.labels[int(logits.argmax())] == said[row["row_id"]][key]
@@ -74,7 +73,7 @@ def _scores(
             total = {name: gradient + total.get(name, 0) for name, gradient in model.plain(*asked)[1].items()}
         mean = {name: gradient / len(queries[kind][0]) for name, gradient in total.items()}
         by_curvature = divided(mean, factors, how.damping)
-        for place in sample(config.seed, f"{what}{kind}", len(train), config.audit.examples):
+        for place in audited.sample(f"{what}{kind}", len(train), config.audit.examples):
             own = model.plain(train[place]["given_text"], train[place]["given_label"])[1]
             for method, query in ((f"identity{kind}", mean), (f"{config.factors.strategy}{kind}", by_curvature)):
                 again = sum(float((query[name] * own[name]).sum()) for name in query)

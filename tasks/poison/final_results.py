@@ -14,7 +14,7 @@ from tasks.findings.final_results import StudyResults, of_runs
 from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, arm_mean, compare_together
 from tasks.poison.checks import require_data, require_fit
 from tasks.poison.results import AttackResult, DetectResult, FactorsResult, Measures
-from tasks.poison.stages import AUDIT_TOLERANCE, AUDITED, MODELS, REMOVED, TRAINED, EndConfig
+from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig
 from tasks.stage.run import StageInput, StageRun
 
 REFERENCES = ("untrained", "overlap", "loss", "identity", "tracin", "spectral", "clustering")
@@ -99,7 +99,7 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
     cells = {f"{model}, seed {seed}": f"{model}_factors-{seed}" for seed in seeds for model in MODELS}
     factors = {cell: FactorsResult.read(inputs[role]) for cell, role in cells.items()}
     return FinalResults(
-        **of_runs(run, inputs, AUDITED, AUDIT_TOLERANCE),
+        **of_runs(run, inputs, AUDITED),
         seeds=config.seeds,
         strategy=strategy,
         poison=means_of([of.shares for of in data.values()]) | asked | {"shared_rows": shared},

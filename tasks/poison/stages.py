@@ -19,10 +19,10 @@ REMOVED = ("detected", "random", "oracle", "untrained")
 """What is taken away: what influence found, as many at random, the poisoned rows, what the untrained model found."""
 MODELS = {"victim": "model", "untrained": "initial"}
 """The models whose scores are compared, and where a victim's training kept them."""
-AUDITED = ("predictions", "scores", "measures")
-"""Kinds of numbers that the audit computes again."""
 AUDIT_TOLERANCE = 1e-3
 """Relative to the largest score, of a score; absolute, of a share or a measure."""
+AUDITED = dict.fromkeys(("predictions", "scores", "measures"), AUDIT_TOLERANCE)
+"""Kinds of numbers that the audit computes again."""
 
 
 class OfStudy(StageConfiguration):

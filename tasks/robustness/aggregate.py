@@ -22,7 +22,7 @@ from tasks.robustness.attacked_texts import attacked_texts
 from tasks.robustness.figures import figures
 from tasks.robustness.final_results import BaseFacts, FinalResults, TextProof
 from tasks.robustness.report import report
-from tasks.robustness.stages import AUDIT_TOLERANCE, AUDITED, AggregateConfig
+from tasks.robustness.stages import AUDITED, AggregateConfig
 from tasks.stage.run import StageInput, StageRun
 
 ORDER = ("setup", "base", "start", "train", "evaluate", "order", "uat", "hotflip", "transfer", "audit")
@@ -113,7 +113,7 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
         attacks=attacks,
         transfer=read.attacks.transfer,
         order=read.order,
-        audit=require_audited(stages["audit"], AUDITED, AUDIT_TOLERANCE),
+        audit=require_audited(stages["audit"], AUDITED),
         secondary=secondary(found, differences, attacks),
         base=BaseFacts(**{name: getattr(read.base, name) for name in BaseFacts.model_fields}),
         text=read.text.splits,

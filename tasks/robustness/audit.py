@@ -25,7 +25,7 @@ from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.attacks.results import HotFlipResult, UatResult
 from tasks.attacks.stages import JUDGED, SEARCHED
 from tasks.attacks.texts import round_trips, text_of, tokenizer_of
-from tasks.findings.audit import Audited, AuditResult, sample
+from tasks.findings.audit import Audited, AuditResult
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.losses import rounding_allowed
@@ -50,8 +50,8 @@ def audit(run: StageRun, config: AuditConfig, text: StageInput, **given: StageIn
     where = device(config.execution)
     precision = EvaluateResult.read(given["evaluation"]).precision
     but = f", beyond what {precision} rounds test losses by" if precision != "fp32" else ""
-    audited = Audited(f"transformers' own forward in fp32 on {where.type}{but}", "nats per token", AUDIT_TOLERANCE)
-    drawn = Drawn.of(config, text, given)
+    audited = Audited(run, f"transformers' own forward in fp32 on {where.type}{but}", "nats per token", AUDIT_TOLERANCE)
+    drawn = Drawn.of(config, text, given, audited)
     _require_weights(config, given)
     stated, blocks = stated_on_validation(config, given), Blocks(text.path / "text", "validation")
     on = OnValidation(blocks, config.execution.micro_batch_examples, run.progress.touch)
@@ -108,7 +108,7 @@ class Drawn:
     transfer: list[Row] = field(default_factory=list)
 
     @classmethod
-    def of(cls, config: AuditConfig, text: StageInput, given: Stages) -> Drawn:
+    def of(cls, config: AuditConfig, text: StageInput, given: Stages, audited: Audited) -> Drawn:
         setup, tokenizer = SetupResult.read(text), tokenizer_of(text)
         tokens: dict[str, list[int]] = {}
 
@@ -116,7 +116,7 @@ class Drawn:
             """Ids of some documents of a split, or of its first ones, or of those `among` it."""
             rows = pq.read_table(text.path / "text" / f"{split}.parquet").to_pylist()[:first]
             rows = [row for row in rows if among is None or row["example_id"] in among]
-            rows = [rows[place] for place in sample(config.seed, what, len(rows), config.audit.examples)]
+            rows = [rows[place] for place in audited.sample(what, len(rows), config.audit.examples)]
             ids = [row["example_id"] for row in rows]
             tokens.update(zip(ids, encode(tokenizer, [row["text"] for row in rows]), strict=True))
             return set(ids)

@@ -36,19 +36,22 @@ class EvaluateConfig(OfStudy):
     execution: LanguageExecution
 
 
-AUDITED = (
-    "test losses",
-    "losses under triggers",
-    "losses under flips",
-    "transfers",
-    "losses of liveness",
-    "validation losses",
-)
-"""Kinds of numbers that the audit computes again."""
 AUDIT_TOLERANCE = 1e-4
 """Nats per token. Everything that is compared was computed in fp32, whatever the precision of trainings and searches:
 another batch, kernel or device rounds a loss by 1e-6 to 1e-5. Test losses in another precision may be away by more, as
 was measured (`rounding_allowed`)."""
+AUDITED = dict.fromkeys(
+    (
+        "test losses",
+        "losses under triggers",
+        "losses under flips",
+        "transfers",
+        "losses of liveness",
+        "validation losses",
+    ),
+    AUDIT_TOLERANCE,
+)
+"""Kinds of numbers that the audit computes again."""
 
 
 class AuditConfig(OfStudy):
@@ -61,7 +64,6 @@ class AuditConfig(OfStudy):
     attacked: list[str] = scientific(description="Those of them that were attacked.")
     starts: dict[str, str] = scientific(description="Arm with constrained weights, and the role of its start.")
     hotflip: FlipAttack
-    seed: int
     audit: Audit
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from storage import durable
-from tasks.findings.audit import Audited, sample
+from tasks.findings.audit import Audited
 from tasks.sensors.configuration import Filling, Network
 from tasks.sensors.events import SENTINEL
 from tasks.sensors.filled import SUMS
@@ -56,13 +56,13 @@ class Hidden:
             (told,) = map(float, said[column])
             audited.compare("sums", f"{column} of event {event} by {self.role}", told, float(value), abs(told) or 1.0)
 
-    def audit_predictions(self, event: int, rows: Columns, seed: int, examples: int, audited: Audited) -> None:
+    def audit_predictions(self, event: int, rows: Columns, examples: int, audited: Audited) -> None:
         """Which sensors of an event were hidden, and some of what is kept of these."""
         (hidden, guesses), where = self.of(event), f"event {event} by {self.role}"
         for what, count in (("number", len(hidden)), ("common", len({*hidden} & {*rows["sensor"]}))):
             audited.compare("masks", f"the hidden sensors of {where} ({what})", len(rows["sensor"]), count)
         order = np.argsort(rows["sensor"])
-        for place in sample(seed, where, len(hidden), examples):
+        for place in audited.sample(where, len(hidden), examples):
             for (column, again), kind in zip(guesses.items(), ("forwards", "neighbours"), strict=True):
                 told, largest = float(rows[column][order[place]]), float(np.abs(rows[column]).max())
                 what = f"{column} of sensor {hidden[place]} in {where}"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -28,7 +29,7 @@ class Reopened:
     inputs: dict[str, StageInput]
 
     @contextmanager
-    def elsewhere(self) -> Iterator[StageRun]:
+    def elsewhere(self, identity: dict[str, Any] | None = None) -> Iterator[StageRun]:
         """Yields a run in a temporary folder, so that the run directory stays as it is."""
         source = self.run
         with tempfile.TemporaryDirectory(prefix="ratchet-again-") as temporary:
@@ -37,7 +38,7 @@ class Reopened:
             lock = locks.acquire(run.path / "locks")
             cache = cache_folder(source.root, self.config.execution)
             try:
-                yield StageRun(run, {}, lock, cache, self.config.scientific())
+                yield StageRun(run, identity or {}, lock, cache, self.config.scientific())
             finally:
                 lock.release()
 

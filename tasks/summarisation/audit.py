@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 
 from storage.errors import require_equal
 from tasks.attacks.reading import records_of
-from tasks.findings.audit import Audited, AuditResult, sample
+from tasks.findings.audit import Audited, AuditResult
 from tasks.language import foreign
 from tasks.language import model as language
 from tasks.language.pairs import examples
@@ -38,7 +38,7 @@ def audit(
     """
     tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
     test = examples(text.path / "text", "test", tokenizer)
-    audited = Audited("transformers, one pair at a time", "nats per token or ROUGE", AUDIT_TOLERANCE)
+    audited = Audited(run, "transformers, one pair at a time", "nats per token or ROUGE", AUDIT_TOLERANCE)
     evaluated = records_of(evaluation)
     for done, (name, place) in enumerate(config.models.items()):
         run.step(done, len(config.models), "models", note=name)
@@ -50,7 +50,7 @@ def audit(
         model = language.load(path).to(device(config.execution)).eval()
         require_as_good = partial(_require_as_good, model, tokenizer, config)
         rows = {row["example_id"]: row for row in evaluated if row["model"] == name}
-        for number in sample(config.seed, f"test, {name}", len(test), config.audit.examples) if rows else []:
+        for number in audited.sample(f"test, {name}", len(test), config.audit.examples) if rows else []:
             pair, row = test[number], rows[test[number].example_id]
             loss = plain_loss(model, pair.read, pair.reference)
             _compare(audited, "test losses", f"{name} on {pair.example_id[:12]}", row, loss)
@@ -61,7 +61,7 @@ def audit(
         found = list(attacked(config, text, given, name))
         for attack, kind in (("uat", "losses under triggers"), ("hotflip", "losses under flips")):
             of_attack = [one for one in found if one.attack == attack]
-            for number in sample(config.seed, f"{attack}, {name}", len(of_attack), config.audit.examples):
+            for number in audited.sample(f"{attack}, {name}", len(of_attack), config.audit.examples):
                 one = of_attack[number]
                 where = f"{attack} on {name}, {one.pair.example_id[:12]}"
                 _compare(audited, kind, where, one.row, plain_loss(model, one.read, one.pair.reference))

@@ -18,7 +18,7 @@ from tasks.monotonic.checks import require_order, require_trainings
 from tasks.monotonic.result import ArmFacts, ArmResult, OrderResult
 from tasks.stage.run import StageInput, StageRun
 from tasks.summarisation.results import METRICS, FinalResults, ModelFacts, OrderFacts, Rouge, SummariesResult
-from tasks.summarisation.stages import AUDIT_TOLERANCE, AUDITED, ReportConfig
+from tasks.summarisation.stages import AUDITED, ReportConfig
 
 
 def final_results(
@@ -43,7 +43,7 @@ def final_results(
     found = primary(config.primary, read.tried[decides], attacks[decides], arms, how)
     of_model = {name: [row for row in rows if row["model"] == name] for name in models}
     return FinalResults(
-        **of_runs(run, inputs, AUDITED, AUDIT_TOLERANCE),
+        **of_runs(run, inputs, AUDITED),
         seed=config.configuration["seed"],
         lead_words=evaluation.lead_words,
         trivial={

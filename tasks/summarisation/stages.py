@@ -15,11 +15,11 @@ from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
 from tasks.summarisation.study import Decoding, Study
 
-AUDITED = ("test losses", "losses under triggers", "losses under flips", "summaries")
-"""Kinds of numbers that the audit computes again."""
-Kind = TypeVar("Kind", bound="RewriteConfig")
 AUDIT_TOLERANCE = 1e-4
 """Nats per token, or a ROUGE score; both paths are in fp32, and differ by rounding alone."""
+AUDITED = dict.fromkeys(("test losses", "losses under triggers", "losses under flips", "summaries"), AUDIT_TOLERANCE)
+"""Kinds of numbers that the audit computes again."""
+Kind = TypeVar("Kind", bound="RewriteConfig")
 
 
 class OfStudy(StageConfiguration):
@@ -55,7 +55,6 @@ class AuditConfig(RewriteConfig):
 
     numerics: ClassVar = TRAINING
 
-    seed: int
     audit: Audit
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from storage.errors import require, require_close, require_equal
+from storage.errors import require_equal
 from tasks.training.budget import Budget
-from tasks.training.schedule import Schedule
-
-ROUNDING = 1e-9
-"""The relative difference that another machine's cosine may have."""
+from tasks.training.trained import metric_rows, require_budget
 
 
 def require_trained(
@@ -40,7 +36,7 @@ def require_as_logged(what: str, file: Path, training: Mapping[str, Any], metric
     in the result (empty: the same). The best is the lowest or, where `higher` has its name, the
     highest, of equals the earlier.
     """
-    name, rows = name or metric, rows_of(file)
+    name, rows = name or metric, metric_rows(file)
     validations = [
         {metric if key == name else key: value for key, value in validation.items()}
         for validation in training["validations"]
@@ -62,24 +58,11 @@ def require_as_logged(what: str, file: Path, training: Mapping[str, Any], metric
 
 
 def require_as_configured(what: str, file: Path, training: Mapping[str, Any], budget: Budget, examples: int) -> None:
-    """Requires that a training on `examples` spent `budget`, by its result and by the learning rates in `file`."""
-    schedule, steps = Schedule(budget, examples), training["steps"]
+    """Requires that a training on `examples` spent `budget`, by its result and by the rows in `file`."""
+    rows = metric_rows(file)
     spent = Budget.model_validate(training["budget"])
     require_equal(f"{what} was trained with the configured budget", spent.scientific(), budget.scientific())
-    whole = steps == schedule.total_steps or (budget.patience_validations and steps < schedule.total_steps)
-    require(whole, f"{what} made the steps of its budget", steps, schedule.total_steps)
-    divisor, rollbacks = 1.0, []
-    for row in rows_of(file):
-        if "went_back_from_step" in row:
-            rollbacks.append((row["went_back_from_step"], row["step"]))
-            divisor *= budget.guard.rate_divisor if budget.guard else 1
-        if "learning_rate" in row:
-            rate = schedule.learning_rate(row["step"]) / divisor
-            where = f"the learning rate of {what} at step {row['step']} in {file} is that of its budget"
-            require_close(where, row["learning_rate"], rate, ROUNDING * budget.learning_rate)
-    told = [(row["from_step"], row["to_step"]) for row in training.get("guard", {}).get("rollbacks", [])]
-    require_equal(f"{what} went back as {file} says", told, rollbacks)
-
-
-def rows_of(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    require_budget(what, file, rows, budget, examples)
+    went_back = [(row["went_back_from_step"], row["step"]) for row in rows if "went_back_from_step" in row]
+    rollbacks = [(row["from_step"], row["to_step"]) for row in training.get("guard", {}).get("rollbacks", [])]
+    require_equal(f"{what} went back as {file} says", rollbacks, went_back)

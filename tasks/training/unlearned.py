@@ -1,7 +1,8 @@
 """Names the finished trainings that are no better than a method without learning, and the runs that went on in a way
 that nothing shows to be exact, wherever their study is shown.
 
-It reads result.json, without torch: `described` wrote the trivial values there, whatever a stage calls its training.
+It reads result.json, without torch, where `described` wrote the trivial values, whatever a stage calls its training;
+else the metric rows.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from storage.continuations import exactness
 from storage.kinds import NUMBER, fits
+from storage.rows import rows_of
 from storage.run_directory import RunDirectory, read
 
 SHOWN = 4
@@ -28,7 +30,7 @@ def _unlearned(runs: Sequence[RunDirectory]) -> str:
     """A sentence on the unlearned trainings of these runs; empty where each beats its trivial values, or has none."""
     trainings, names, methods = 0, list[str](), list[str]()
     for run in runs:
-        for training in _trainings(read(run.result_file)):
+        for training in [*_trainings(read(run.result_file))] or best_row(run):
             trainings += 1
             higher = training.get("higher_is_better") is True
             method, best = (max if higher else min)(training["trivial"].items(), key=lambda item: item[1])
@@ -44,6 +46,15 @@ def _unlearned(runs: Sequence[RunDirectory]) -> str:
         f"{len(names)} of {trainings} training{'s' * (trainings > 1)} {'are' if names[1:] else 'is'} no better than "
         f"{' or '.join(dict.fromkeys(methods))}, which learns nothing: {', '.join(names[:SHOWN])}{more}"
     )
+
+
+def best_row(run: RunDirectory) -> list[dict[str, Any]]:
+    """The metric row of the best validation that stands beside trivial values; none without any."""
+    rows = [row for row in rows_of(run.metrics_file) if [*_trainings(row)]]
+    if not rows:
+        return []
+    higher = rows[0].get("higher_is_better") is True
+    return [(max if higher else min)(rows, key=lambda row: row["ratio_to_trivial"])]
 
 
 def _trainings(value: Any) -> Iterator[dict[str, Any]]:

@@ -61,8 +61,8 @@ def edited(roles: str, changes: Mapping[str, Any]) -> Edit:
     return edit
 
 
-audited_nothing = edited("audit", {"numbers": {}})
-differs_too_much = edited("audit", {"largest_difference": 7.0})
+audited_nothing = edited("audit", {"kinds": []})
+differs_too_much = edited("audit", {"kinds.0.largest_difference": 7.0})
 AUDIT: list[tuple[Edit, str]] = [
     (audited_nothing, "computed numbers of every kind again: measured []"),
     (differs_too_much, "the largest difference of the audit in"),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from deployments.dag.walk import Handle
 from deployments.slurm.cluster.client import Used
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
-from deployments.views.curves import rows_of
 from storage import attempts
+from storage.rows import rows_of
 from storage.run_directory import RunDirectory
 from tasks.findings.table import markdown_table
 from tasks.stage.progress import duration

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.findings.trainings import TrainedArm, TrainedCell
+from tasks.findings.trainings import TrainedArm
 from tasks.icecube import stages as icecube
 from tasks.inversion import stages as inversion
 from tasks.stage.configuration import field_class
+from tasks.training.trained import Trained
 
 
 def test_a_cell_knows_the_gradients_of_all_its_epochs_and_its_last_validation() -> None:
     of_epochs = ((1.0, 0.5, 9), (1.5, 0.8, 2))  # the second is half as long
     epochs = [
-        {"epoch": epoch, "gradient_steps_clipped_share": share, "gradient_norm_max": norm}
+        {"step": 2, "epoch": epoch, "gradient_steps_clipped_share": share, "gradient_norm_max": norm}
         for epoch, share, norm in of_epochs
     ]
     points = [{"step": 1, "mse": 0.5, "trivial": {}}, {"step": 2, "mse": 0.75, "trivial": {}}]
-    cell = TrainedCell.of({"best_step": 1, "steps": 2, "validations": points, "gradients": epochs}, "mse")
+    cell = Trained.of_rows([*points, *epochs], "mse")
     assert (cell.largest_gradient_norm, cell.last) == (9.0, 0.75) and cell.clipped_share == pytest.approx(0.6)
     assert cell.validations == [[1, 0.5], [2, 0.75]]
     arm = TrainedArm.of({"0": 0.5}, {"0": cell}, required=0.5, level=0.95)

@@ -9,12 +9,13 @@ import pytest
 from flows import command
 from storage.errors import CheckFailed
 from tasks.findings.arms import compare_arms
-from tasks.findings.trainings import TrainedCell, arm_tables, learning_caution, step_cautions, verdict
+from tasks.findings.trainings import arm_tables, learning_caution, step_cautions, verdict
 from tasks.inversion.final_results import FinalResults
 from tasks.inversion.report import descent_parts, early_stop, stopped
 from tasks.inversion.results import Trivial
 from tasks.inversion.views import dose, figures
 from tasks.inversion.words import lead, not_shown, standing
+from tasks.training.trained import Trained
 from tests.docs.quotes import document
 from tests.flows.test_terminal import lines_at
 from tests.tasks.inversion.tiny import finished
@@ -25,7 +26,7 @@ VALUES = {
     "adversarial-as-published": {"0": 1.31, "1": 1.42, "2": 1.20, "3": 1.36},
 }
 PAIRS = [("adversarial", "none"), ("adversarial-as-published", "none"), ("adversarial-as-published", "adversarial")]
-CELL = TrainedCell(
+CELL = Trained(
     best_step=1, last_step=2, last=2.0, validations=[[2.0, 2.0]], clipped_share=0.0, largest_gradient_norm=1.0
 )  # fmt: skip
 

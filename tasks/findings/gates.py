@@ -1,0 +1,45 @@
+"""The gates of science before a report: data, run by one function, and shown in the report as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from storage.errors import CheckFailed
+from tasks.findings.audit import AuditResult
+from tasks.findings.document import Section
+from tasks.findings.table import Table
+from tasks.stage.result import Result
+
+
+class Gate(Result):
+    """What was measured, and what is required before any number is shown."""
+
+    name: str
+    measured: str
+    required: str
+    passed: bool
+
+
+def at_most(name: str, measured: float, limit: float, unit: str = "") -> Gate:
+    """A limit; a value that is no number does not pass."""
+    required = f"at most {limit:.4g}{unit}"
+    return Gate(name=name, measured=f"{measured:.4g}{unit}", required=required, passed=measured <= limit)
+
+
+def require_gates(gates: Iterable[Gate]) -> list[Gate]:
+    """All gates, which hold; CheckFailed names the first that does not."""
+    gates = list(gates)
+    for gate in gates:
+        if not gate.passed:
+            raise CheckFailed(gate.name, gate.measured, gate.required)
+    return gates
+
+
+def checked_section(gates: Sequence[Gate], audit: AuditResult) -> Section:
+    """What a report was asked before it was published."""
+    table = Table(
+        "What had to hold before any number was shown; else the study would have ended here.",
+        ["gate", "measured", "required"],
+        [[gate.name, gate.measured, gate.required] for gate in gates],
+    )
+    return Section("What was checked", texts=[audit.in_words], tables=[table, audit.table])

@@ -1,0 +1,47 @@
+"""Every number of a report has an origin that it names, and no edit of a source moves another one unseen."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from storage import durable
+from tasks.findings.origins import leaves
+from tests.share import SEED
+from tests.tasks.smoke import Smoke
+from tests.tasks.tampering import origins_of, runs_of, sources, table
+
+STUDIES = {"inversion": Smoke("inversion")}
+
+
+def folder_of(study: str) -> Path:
+    finished = STUDIES[study].finished()
+    return finished.root / finished.study.name
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_each_number_is_computed_or_asked_or_named_as_not_asked(study: str) -> None:
+    (last,) = (runs[0] for runs in runs_of(folder_of(study)).values() if (runs[0] / "final_results.json").exists())
+    names = [name for name, _ in leaves(durable.read_json(last / "final_results.json"))]
+    assert len(names) > 100 and not [name for name in names if not origins_of(study).of(name)]
+
+
+def require_nothing_unnamed(study: str, count: int | None = None) -> None:
+    every = sources(folder_of(study))
+    chosen = every if count is None else random.Random(os.environ.get(SEED, "")).sample(every, count)
+    found = [*table(study, folder_of(study), chosen)]
+    assert len(found) == len(chosen) and not [row for row in found if row[1] == "not named"]
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_some_edits_of_a_source_are_refused_or_named(study: str) -> None:
+    require_nothing_unnamed(study, count=4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_edit_of_a_source_is_refused_or_named(study: str) -> None:
+    require_nothing_unnamed(study)
