@@ -57,6 +57,11 @@ def ratchet_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Arg
     _add_rehearse(add)
     _add_runs(add)
     add_commands(commands)
+    verifies = commands.choices["verify"]
+    verifies.set_defaults(work="flows.command.runs:verify")
+    verifies.add_argument(
+        "--audit", action="store_true", help="compute recorded numbers of each study again too, drawn anew"
+    )
     _add_deployments(add)
     keys = add("reference", "reference:print_reference", "print docs/reference.md: every key, as Markdown")
     help_ = "a study or a file of your own (default: the keys that studies have alike)"
@@ -214,7 +219,7 @@ def _add_runs(add: Add) -> None:
     for command in (shows, audits, replays, card):
         of_report = "of a study's report, such as runs/quick/latest: " if command is audits else ""
         command.add_argument("run", metavar="RUN", help=of_report + RUN)
-    audits.add_argument("--seed", type=int, help="draws other examples (default: those of the study's audit)")
+    audits.add_argument("--seed", type=int, help="draws the examples; another one draws others (default: drawn anew)")
     card.add_argument("folder", metavar="FOLDER", type=Path, help="new folder for the copy")
     for command in (shows, compares, audits, replays, card):
         root_help = "folder of the run directories (default: runs)"

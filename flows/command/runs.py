@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
@@ -11,8 +12,9 @@ from typing import Any
 
 from deployments.views.listing import ListedResult, ListedStudy, date, read_root
 from flows.command.terminal import OUT, show, show_json, show_lines, show_markdown
+from storage.__main__ import run as keep
 from storage.errors import BadInput, CheckFailed
-from storage.run_directory import RunDirectory, find_run
+from storage.run_directory import RunDirectory, find_run, find_runs
 from tasks.stage import outcome
 
 FOLLOW_SECONDS = 5.0
@@ -66,14 +68,28 @@ def audit(options: argparse.Namespace) -> int:
 
     from tasks.findings.audit import repeat_audit  # takes torch
 
+    entropy = secrets.randbits(32) if options.seed is None else options.seed
     try:
         run, folder = _work_of(options)
-        return show(repeat_audit(run, options.seed, folder).in_words)
+        return show(f"{repeat_audit(run, entropy, folder).in_words} The same sample again: --seed {entropy}.")
     except CheckFailed as error:
-        show(str(error))
+        show(f"{error} (drawn by --seed {entropy})")
         return outcome.FAILED.exit_code
     except ArrowException as error:
         raise BadInput(f"what {options.run} read, or its records, are no Parquet files: {error}") from error
+
+
+def verify(options: argparse.Namespace) -> int:
+    """`ratchet verify`: every output of what is kept; with `--audit` recorded numbers of each finished study too."""
+    if options.audit and options.json:
+        raise BadInput("--audit prints lines for a person: leave out --json")
+    code = keep(options)
+    for path in find_runs(options.root) if options.audit else ():
+        finished = path.parent.name.endswith("audit") and (path / "COMPLETE.json").exists()
+        if finished and options.study in (None, path.parts[-3]):
+            show(f"{path}:")
+            code = max(code, audit(argparse.Namespace(**vars(options), seed=None, run=str(path), page=None)))
+    return code
 
 
 def replay(options: argparse.Namespace) -> int:

@@ -132,7 +132,7 @@ def test_the_best_and_the_last_step_are_told_apart(tmp_path: Path) -> None:
         "arms=[{name: none}, {name: random, strategy: random}]",
         "seeds=[0]",
         "budget.validations_per_epoch=10",
-        "budget.learning_rate=0.1",
+        "budget.learning_rate=0.03",
     )
     handles = run_until("inversion-train", tmp_path / "runs", study)
     stage = handles["inversion-train (random, seed 0)"].as_input()
