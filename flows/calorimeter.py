@@ -26,8 +26,8 @@ REGRESS = Stage("calorimeter-regress", stages.RegressConfig, "tasks.calorimeter.
 INPAINT = Stage("calorimeter-inpaint", stages.FillConfig, "tasks.calorimeter.fit:fill", version=2)
 JUDGE = Stage("calorimeter-judge", stages.JudgeConfig, "tasks.calorimeter.judge:judge")
 EXPORT = Stage("calorimeter-export", stages.ExportConfig, "tasks.calorimeter.export:export", needs="cpu")
-AUDIT = Stage("calorimeter-audit", stages.EndConfig, "tasks.calorimeter.audit:audit", version=3, needs="cpu")
-REPORT = Stage("calorimeter-report", stages.EndConfig, "tasks.calorimeter.report:report", version=7, needs="cpu")
+AUDIT = Stage("calorimeter-audit", stages.EndConfig, "tasks.calorimeter.audit:audit", version=4, needs="cpu")
+REPORT = Stage("calorimeter-report", stages.EndConfig, "tasks.calorimeter.report:report", version=8, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

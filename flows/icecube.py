@@ -25,8 +25,8 @@ RATES = Stage("icecube-rates", stages.RatesConfig, "tasks.icecube.trials:rates",
 OVERFIT = Stage("icecube-overfit", stages.OverfitConfig, "tasks.icecube.trials:overfit", needs="gpu")
 TRIAL = Stage("icecube-trial", stages.TrialConfig, "tasks.icecube.trials:trial", version=3)
 TRAIN = Stage("icecube-train", stages.TrainConfig, "tasks.icecube.train:train")
-AUDIT = Stage("icecube-audit", stages.AuditConfig, "tasks.icecube.audit:audit", needs="gpu")
-REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=7, needs="cpu")
+AUDIT = Stage("icecube-audit", stages.AuditConfig, "tasks.icecube.audit:audit", version=2, needs="gpu")
+REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=8, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

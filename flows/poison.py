@@ -31,8 +31,8 @@ FACTORS = Stage("poison-factors", stages.FactorsConfig, "tasks.poison.influence:
 SCORES = Stage("poison-scores", stages.ScoresConfig, "tasks.poison.influence:scores", version=4)
 DETECT = Stage("poison-detect", stages.DetectConfig, "tasks.poison.detect:detect", version=2, needs="cpu")
 REMOVE = Stage("poison-remove", stages.FitConfig, "tasks.poison.fit:fit", version=3)
-AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", version=4, needs="cpu")
-REPORT = Stage("poison-report", stages.EndConfig, "tasks.poison.report:report", version=3, needs="cpu")
+AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", version=5, needs="cpu")
+REPORT = Stage("poison-report", stages.EndConfig, "tasks.poison.report:report", version=4, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

@@ -38,8 +38,8 @@ UAT = Stage("uat", UatConfig, "tasks.attacks.uat:uat", version=5, needs="gpu")
 HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=4, needs="gpu")
 TRANSFER = Stage("transfer", TransferConfig, "tasks.attacks.transfer:transfer", version=2, needs="gpu")
 SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=11, needs="cpu")
-AUDIT = Stage("audit", stages.AuditConfig, "tasks.robustness.audit:audit", version=2, needs="gpu")
-AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=16, needs="cpu")
+AUDIT = Stage("audit", stages.AuditConfig, "tasks.robustness.audit:audit", version=3, needs="gpu")
+AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=17, needs="cpu")
 
 TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 

@@ -30,8 +30,8 @@ UAT = Stage("summarisation-uat", attacks.UatConfig, "tasks.attacks.uat:uat", ver
 HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=3)
 TRANSFER = Stage("summarisation-transfer", attacks.TransferConfig, "tasks.attacks.transfer:transfer")
 REWRITE = Stage("summarisation-rewrite", stages.RewriteConfig, "tasks.summarisation.rewrite:rewrite", version=3)
-AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit", version=3)
-REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=3)
+AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit", version=4)
+REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=4)
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

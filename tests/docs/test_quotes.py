@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.docs import origins
 from tests.docs.pages import PAGES
 from tests.docs.quotes import QUOTED, RUNS, document_of
 
@@ -36,3 +37,7 @@ def test_every_quoted_line_of_a_study_is_what_the_code_prints_of_the_run(study: 
     }
     shown = quotes(PAGES[f"docs/study-{study}.md"])
     assert shown and not [line for line in shown if line not in printed]
+
+
+def test_the_list_of_what_audits_ask_is_that_of_the_studies() -> None:
+    assert origins.with_listing(PAGES["docs/guarantees.md"]) == PAGES["docs/guarantees.md"]

@@ -136,7 +136,7 @@ SCIENTIFIC_FIELDS = {
     "UatConfig": "model folder seed attack",
     "HotFlipConfig": "model folder seed attack",
     "TransferConfig": "models uat hotflip",
-    "AuditConfig": "models arms attacked starts hotflip seed audit",
+    "AuditConfig": "models arms attacked starts hotflip audit",
     "AttackReportConfig": "arms attacked constraint uat hotflip evaluation primary",
     "AggregateConfig": "seed arms attacked constraint uat hotflip evaluation primary",
 }
