@@ -20,12 +20,12 @@ from tasks.calorimeter.study import Study
 from tasks.stage.run import Stage
 
 SHOWERS = Stage("calorimeter-showers", stages.ShowersConfig, "tasks.calorimeter.showers:showers", needs="cpu")
-LOOK = Stage("calorimeter-look", stages.LookConfig, "tasks.calorimeter.look:look", needs="cpu")
-MAE = Stage("calorimeter-mae", stages.FillConfig, "tasks.calorimeter.fit:fill", version=2)
-REGRESS = Stage("calorimeter-regress", stages.RegressConfig, "tasks.calorimeter.fit:regress")
-INPAINT = Stage("calorimeter-inpaint", stages.FillConfig, "tasks.calorimeter.fit:fill", version=2)
-JUDGE = Stage("calorimeter-judge", stages.JudgeConfig, "tasks.calorimeter.judge:judge")
-EXPORT = Stage("calorimeter-export", stages.ExportConfig, "tasks.calorimeter.export:export", needs="cpu")
+LOOK = Stage("calorimeter-look", stages.LookConfig, "tasks.calorimeter.look:look", version=2, needs="cpu")
+MAE = Stage("calorimeter-mae", stages.FillConfig, "tasks.calorimeter.fit:fill", version=3)
+REGRESS = Stage("calorimeter-regress", stages.RegressConfig, "tasks.calorimeter.fit:regress", version=2)
+INPAINT = Stage("calorimeter-inpaint", stages.FillConfig, "tasks.calorimeter.fit:fill", version=3)
+JUDGE = Stage("calorimeter-judge", stages.JudgeConfig, "tasks.calorimeter.judge:judge", version=2)
+EXPORT = Stage("calorimeter-export", stages.ExportConfig, "tasks.calorimeter.export:export", version=2, needs="cpu")
 AUDIT = Stage("calorimeter-audit", stages.EndConfig, "tasks.calorimeter.audit:audit", version=4, needs="cpu")
 REPORT = Stage("calorimeter-report", stages.EndConfig, "tasks.calorimeter.report:report", version=8, needs="cpu")
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import partial
 
 import numpy as np
 
+from storage.errors import require_equal
 from tasks.calorimeter import stages
 from tasks.calorimeter.export import FOLDER
 from tasks.calorimeter.judge import PREDICTIONS
 from tasks.calorimeter.showers import TARGETS
-from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, JudgeConfig, LookResult, Measures
+from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, JudgeConfig, LookResult, Measures, RegressConfig
 from tasks.findings.audit import Audited, AuditResult
 from tasks.sensors.audited import Hidden, alone
 from tasks.sensors.events import SENTINEL, Events
 from tasks.sensors.filled import columns
 from tasks.sensors.networks import Filler, Regressor
 from tasks.stage.run import StageInput, StageRun
+from tasks.training.initial import load_part
 from tasks.training.onnx_files import runtime
 
 
@@ -34,12 +37,17 @@ def audit(
     audited = Audited(run, how, "of the largest of its kind", stages.AUDIT_TOLERANCE)
     events, told = Events.open(data, "validation"), LookResult.read(look)
     light, truth, exported = events.light, events.truth, stages.ExportResult.read(export).files
-    means = np.array([column["mean"] for column in told.columns[1:]], dtype=np.float64)
+    means = np.asarray(Events.open(data, "train").truth, dtype=np.float64).mean(0)
     _residuals("predicting the mean", truth - means, told.trivial, audited)
+    repeated = stages.ShowersResult.read(data).repeated
+    for split in ("train", "validation"):
+        every = Events.open(data, split).light
+        twice = len(every) - len({hashlib.sha256(light.tobytes()).digest() for light in every})
+        audited.compare("repeated events", f"repeated events of {split}", repeated.get(split, 0), twice)
     for done, (role, given) in enumerate(fits.items()):
         run.step(done, len(fits), "models", note=role)
-        measures = FitResult.read(given).measures
-        if TARGETS[0] not in measures:
+        _beginning(role, given, fits["mae"], audited)
+        if not (given.path / "records.parquet").exists():
             asked, judging = given.configuration(FillConfig), judged.configuration(JudgeConfig)
             first, masks = min(judging.predicted_events or len(light), len(light)), (asked.filling, asked.mask_seed)
             places = {of: audited.sample(f"{role} {of}", of, config.audit.examples) for of in (first, len(light))}
@@ -54,7 +62,6 @@ def audit(
         missed = np.stack([rows[name] for name in TARGETS], 1)
         of_event = alone(partial(Regressor, targets=len(TARGETS)), given.path / "model")
         file = runtime(export.path / FOLDER / f"{role}.onnx") if role in exported else None
-        _residuals(role, missed, measures, audited)
         for event in audited.sample(role, len(light), config.audit.examples):
             ways = {"forwards": of_event(light[event], light[event] != SENTINEL)}
             ways |= {} if file is None else {stages.EXPORTED: file(light[event : event + 1])[0]}
@@ -63,6 +70,18 @@ def audit(
                 for name, said, found, of in zip(TARGETS, missed[event], again, largest, strict=True):
                     audited.compare(kind, f"{name} of event {event} by {role}", said, float(found), float(of))
     return audited.result()
+
+
+def _beginning(role: str, given: StageInput, mae: StageInput, audited: Audited) -> None:
+    """The encoder with which a training began, by the stage's own code: its names of tensors, or none."""
+    regresses, taken = (given.path / "records.parquet").exists(), FitResult.read(given).taken
+    config = given.configuration(RegressConfig if regresses else FillConfig)
+    if config.arm in ("mae-init", "frozen", "finetune"):
+        network = Regressor(config.network, len(TARGETS)) if regresses else Filler(config.network)
+        require_equal(f"what {role} began with", taken, load_part(network, mae.path / "model", "encoder.", {}))
+    else:
+        require_equal(f"what {role} began with", taken, None)
+    audited.compare("beginnings", f"the beginning of {role}", 0.0, 0.0)
 
 
 def _residuals(what: str, missed: np.ndarray, told: Measures, audited: Audited) -> None:

@@ -7,7 +7,8 @@ import torch
 
 from storage.errors import require_limit
 from tasks.calorimeter.showers import TARGETS
-from tasks.calorimeter.stages import ExportConfig, ExportResult, FitResult
+from tasks.calorimeter.stages import ExportConfig, ExportResult
+from tasks.data.normaliser import Normaliser
 from tasks.sensors.events import Events
 from tasks.sensors.physical import Physical
 from tasks.stage.progress import FOR_THE_TERMINAL
@@ -29,7 +30,7 @@ def export(run: StageRun, config: ExportConfig, data: StageInput, **fits: StageI
     with run.publish(FOLDER) as folder:
         for done, (role, given) in enumerate(fits.items()):
             run.step(done, len(fits), "models", note=role)
-            model, digest = Physical.load(given.path / "model"), FitResult.read(given).normaliser_digest
+            model, digest = Physical.load(given.path / "model"), Normaliser.load(given.path / "model").digest
             graph = graph or traced(model, light, (INPUT, OUTPUT))
             told = {"normaliser_digest": digest, OUTPUT: ", ".join(TARGETS), "model": role}
             files[role] = write(graph, model, folder / f"{role}.onnx", told, [light, light[:1]])

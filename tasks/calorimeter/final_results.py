@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from storage.errors import require, require_equal
-from storage.records import records_digest
 from storage.tensors import read_tensors
 from tasks.calorimeter import stages
-from tasks.calorimeter.export import FOLDER
-from tasks.calorimeter.fit import missed_by
-from tasks.calorimeter.judge import KEY, OF_SENSOR, PREDICTIONS
+from tasks.calorimeter.fit import in_order, missed_by
 from tasks.calorimeter.look import normaliser_of
 from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, Measures, RegressConfig
+from tasks.data.normaliser import Normaliser
 from tasks.findings.final_results import StudyResults, of_runs
+from tasks.findings.gates import Gate, at_most
+from tasks.findings.origins import Origins
 from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean, compare_together, judge_with_sources
 from tasks.findings.statistics.seeds import OverSeeds, over_seeds
 from tasks.sensors.events import Events
@@ -28,9 +29,8 @@ from tasks.sensors.filled import LIGHT, columns, mean_errors
 from tasks.sensors.fitted import LOSS
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.initial import TakenPart
-from tasks.training.logged import require_trained
-from tasks.training.onnx_files import OnnxFile, require_as_checked
-from tasks.training.weights import weights_digest
+from tasks.training.onnx_files import OnnxFile
+from tasks.training.trained import Trained
 
 WORST = 5
 SCORE, NEIGHBOURS, LONGEST = "all targets", "neighbours", "gradient_norm_max"
@@ -39,6 +39,29 @@ FILLS = {arm: (arm, "mae") for arm in stages.INPAINTERS} | {NEIGHBOURS: ("finetu
 """What fills in -> the inpainter beside whose errors its own stand, and their name there."""
 Errors = dict[str, dict[str, np.ndarray]]
 """Columns of errors by event, of each network that fills in."""
+
+
+ORIGINS = Origins(
+    computed={
+        **dict.fromkeys(("seeds.*", "confidence_level", "min_seeds", "reason_for_more"), "stage.json"),
+        "events": "the events of validation",
+        **dict.fromkeys(("regressors.*", "missed.*", "worst.*"), "records of the regressors"),
+        **dict.fromkeys(("pretraining.*", "inpainter.*", "filled.*"), "records of calorimeter-judge"),
+        "differences.*": "records of the regressors and of calorimeter-judge",
+        "normaliser_digest.*": "model/",
+    },
+    asked={
+        "trivial.*": "residuals",
+        "missed.*.values.*": "forwards",
+        "filled.*.values.*": "sums",
+        "repeated.*": "repeated events",
+        "taken.*": "beginnings",
+    },
+    not_asked={
+        f"regressors.*.{LONGEST}": "metrics.jsonl alone tells the course of a training",
+        "exported.*": "the export's own gate compared them, the audit asks the files themselves",
+    },
+)
 
 
 class FinalResults(StudyResults):
@@ -66,11 +89,10 @@ class FinalResults(StudyResults):
 
 def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageInput]) -> FinalResults:
     """Every number of the study. CheckFailed names what another file or another stage says otherwise."""
-    look, made = stages.LookResult.read(inputs["look"]), stages.ShowersResult.read(inputs["data"])
-    exported = stages.ExportResult.read(inputs["export"]).files
-    require_as_checked(exported, inputs["export"].path / FOLDER)
+    look, exported = stages.LookResult.read(inputs["look"]), stages.ExportResult.read(inputs["export"]).files
+    events = {split: len(Events.open(inputs["data"], split)) for split in ("train", "validation")}
     others = ("data", "look", "judged", "export", "audit")
-    fits = {role: require_fit(role, inputs, made) for role in inputs if role not in others}
+    fits = {role: Fit.of(role, given, events) for role, given in inputs.items() if role not in others}
     seeds, level = [*map(str, config.seeds)], config.confidence_level
     missed = {
         target: {arm: {seed: fits[f"{arm}-{seed}"].measures[target] for seed in seeds} for arm in stages.REGRESSORS}
@@ -80,7 +102,8 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         arm: {seed: fmean(missed[of][arm][seed] / look.trivial[of] for of in TARGETS) for seed in seeds}
         for arm in stages.REGRESSORS
     }
-    judged, errors = require_judged(inputs)
+    fillers = [role for role, fit in fits.items() if not fit.measures]
+    judged, errors = judged_by(inputs, fillers, events["validation"])
     filled = {
         light: {
             f"{name}, {light}": {seed: judged[f"inpaint-{arm}-{seed}"][f"{of}_{light}"] for seed in seeds}
@@ -88,20 +111,21 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         }
         for light in LIGHT
     }
-    untaught = [arm for arm in shares if any(fits[f"{arm}-{seed}"].training["ratio_to_trivial"] >= 1 for seed in seeds)]
+    untaught = [arm for arm, of_seeds in shares.items() if any(share >= 1 for share in of_seeds.values())]
     over, means = partial(_over_events, errors, seeds, level), _over_seeds(filled, level)
     for light in LIGHT:
         for name, (arm, of) in FILLS.items():
             interval = {"interval": over(arm, light, of).interval}
             means[light][f"{name}, {light}"] = means[light][f"{name}, {light}"].model_copy(update=interval)
+    audited = stages.AUDITED | ({stages.EXPORTED: stages.AUDIT_TOLERANCE} if exported else {})
     inpainters = [judged[f"inpaint-finetune-{seed}"] for seed in seeds]
     return FinalResults(
-        **of_runs(run, inputs, stages.AUDITED | ({stages.EXPORTED: stages.AUDIT_TOLERANCE} if exported else {})),
+        **of_runs(run, inputs, audited, gates(inputs, fits, inputs["look"])),
         seeds=config.seeds,
         trivial={"predict_mean": look.trivial},
         regressors={
             arm: {target: fmean(missed[target][arm].values()) for target in TARGETS}
-            | {LONGEST: max(epoch[LONGEST] for seed in seeds for epoch in fits[f"{arm}-{seed}"].training["gradients"])}
+            | {LONGEST: max(fits[f"{arm}-{seed}"].trained.largest_gradient_norm for seed in seeds)}
             for arm in stages.REGRESSORS
         },
         missed=_over_seeds({SCORE: shares, **missed}, level),
@@ -110,11 +134,12 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         filled=means,
         taken={role: of.taken for role, of in fits.items() if of.taken and role.endswith(f"-{seeds[0]}")},
         worst=worst_events(inputs, [f"mae-init-{seed}" for seed in seeds], look.trivial),
-        normaliser_digest={"look": look.normaliser_digest} | {role: of.normaliser_digest for role, of in fits.items()},
+        normaliser_digest={"look": normaliser_of(inputs["look"]).digest}
+        | {role: fit.normaliser for role, fit in fits.items()},
         exported=exported,
         differences=_compared({SCORE: shares, **filled}, untaught, over, config),
-        events=made.events["validation"],
-        repeated=made.repeated,
+        events=events["validation"],
+        repeated=stages.ShowersResult.read(inputs["data"]).repeated,
         reason_for_more=config.limits.reason_for_more,
         confidence_level=level,
         min_seeds=config.min_seeds,
@@ -160,44 +185,49 @@ def worst_events(inputs: Mapping[str, StageInput], roles: list[str], trivial: Me
     ]
 
 
-def require_fit(role: str, inputs: Mapping[str, StageInput], made: stages.ShowersResult) -> FitResult:
-    """A training spent its budget, has the normaliser of the study and the encoder that it was to begin with, and its
-    measures follow from its records."""
-    given, told = inputs[role], FitResult.read(inputs[role])
-    kind: type[RegressConfig | FillConfig] = RegressConfig if "u_cm" in told.measures else FillConfig
-    config = given.configuration(kind)
-    require_trained(role, given.run.metrics_file, told.training, LOSS, config.budget, made.events["train"])
-    for what, measured, required in (
-        ("weights of model/", weights_digest(given.path / "model"), told.weights_digest),
-        ("normaliser", told.normaliser_digest, normaliser_of(inputs["look"], raw=config.arm == "raw").digest),
-    ):
-        require_equal(f"the {what} of {role}", measured, required)
-    if kind is RegressConfig:
-        digest = records_digest(given.path / "records.parquet", ("event",))
-        require_equal(f"the digest of the records of {role}", digest, told.records_digest)
-        require_equal(f"the measures of {role} follow from its records", told.measures, missed_by(given.path))
-    begun = config.arm in ("mae-init", "frozen", "finetune")
-    require_equal(f"{role} began with another model's encoder", told.taken is not None, begun)
-    if config.arm == "frozen":
-        ours, theirs = (read_tensors(inputs[of].path / "model" / "model.safetensors") for of in (role, "mae"))
-        same = all(ours[name].equal(theirs[name]) for name in theirs if name.startswith("encoder."))
-        require(same, f"the encoder of {role} is that of the pretraining", "another one", "the same")
-    return told
+@dataclass(frozen=True)
+class Fit:
+    """A training: by how much a regressor misses each target, its course, its normaliser, and its beginning."""
+
+    measures: Measures
+    trained: Trained
+    normaliser: str
+    taken: TakenPart | None
+
+    @classmethod
+    def of(cls, role: str, given: StageInput, events: Mapping[str, int]) -> Fit:
+        regresses = (given.path / "records.parquet").exists()
+        config = given.configuration(RegressConfig if regresses else FillConfig)
+        trained = Trained.of(role, given, LOSS, config.budget, events["train"])
+        measures = missed_by(given.path, events["validation"]) if regresses else {}
+        normaliser = Normaliser.load(given.path / "model").digest
+        return cls(measures, trained, normaliser, FitResult.read(given).taken)
 
 
-def require_judged(inputs: Mapping[str, StageInput]) -> tuple[dict[str, Measures], Errors]:
+def gates(inputs: Mapping[str, StageInput], fits: Mapping[str, Fit], look: StageInput) -> Iterator[Gate]:
+    """What must hold before a number is shown."""
+    ours, raw = normaliser_of(look).digest, normaliser_of(look, raw=True).digest
+    others = sum(fit.normaliser != (raw if role.startswith("raw-") else ours) for role, fit in fits.items())
+    yield at_most("models with another normaliser than their arm's", others, 0)
+    frozen = [role for role in fits if role.startswith("inpaint-frozen-")]
+    theirs = _encoder(inputs["mae"])
+    moved = sum(not _encoder(inputs[role])[name].equal(theirs[name]) for role in frozen for name in theirs)
+    yield at_most("tensors in which a frozen encoder differs from that of the pretraining", moved, 0)
+
+
+def _encoder(stage: StageInput) -> dict[str, Any]:
+    tensors = read_tensors(stage.path / "model" / "model.safetensors")
+    return {name: tensor for name, tensor in tensors.items() if name.startswith("encoder.")}
+
+
+def judged_by(
+    inputs: Mapping[str, StageInput], roles: Iterable[str], events: int
+) -> tuple[dict[str, Measures], Errors]:
     """The measures of each network that fills in, and its errors by event, from which they follow."""
-    given, told = inputs["judged"], stages.JudgeResult.read(inputs["judged"])
-    for name, key, digest in (
-        ("records.parquet", KEY, told.records_digest),
-        (PREDICTIONS, OF_SENSOR, told.predictions_digest),
-    ):
-        require_equal(f"the digest of {name} of judged", records_digest(given.path / name, key), digest)
-    errors = {role: columns(given.path / "records.parquet", model=role) for role in told.measures}
-    for role, of in errors.items():
-        again = mean_errors(of, inputs[role].configuration(FillConfig).filling.mask_ratio)
-        require_equal(f"the measures of {role} follow from its records", told.measures[role], again)
-    return told.measures, errors
+    file = inputs["judged"].path / "records.parquet"
+    errors = {role: in_order(columns(file, model=role), events, f"the records of {role} in {file}") for role in roles}
+    ratios = {role: inputs[role].configuration(FillConfig).filling.mask_ratio for role in roles}
+    return {role: mean_errors(of, ratios[role]) for role, of in errors.items()}, errors
 
 
 def _over_seeds(tables: Mapping[str, Mapping[str, Measures]], level: float) -> dict[str, dict[str, ArmMean]]:

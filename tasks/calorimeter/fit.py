@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 
+from storage.errors import require
 from tasks.calorimeter.look import normaliser_of, residuals
 from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import FillConfig, FitResult, Measures, RegressConfig
 from tasks.sensors.batches import Batches, fill_losses, target_losses
 from tasks.sensors.events import Events
+from tasks.sensors.filled import columns
 from tasks.sensors.fitted import fitted, mean_of
 from tasks.sensors.networks import Filler, Regressor
 from tasks.stage.numerics import device
@@ -36,7 +37,7 @@ def regress(run: StageRun, config: RegressConfig, data: StageInput, look: StageI
     trivial = {
         "predicting the mean": mean_of(losses(0 * of.truth, of) for _, of in batches[1].in_turn(EVENTS_IN_A_PART))
     }
-    told = fitted(run, config, batches, network, (start, PRETRAINED), losses, trivial)
+    taken = fitted(run, config, batches, network, (start, PRETRAINED), losses, trivial)
     scales = torch.tensor([step.scale for step in normaliser.steps[1:]], dtype=torch.float64)
 
     @torch.no_grad()
@@ -51,8 +52,8 @@ def regress(run: StageRun, config: RegressConfig, data: StageInput, look: StageI
 
     with run.watched(config.execution.stall_minutes):
         parts = run.each(range(0, len(batches[1].events), EVENTS_IN_A_PART), rows, "parts")
-        digest = run.merge_records(parts, ("event",))
-    return FitResult(measures=missed_by(run.directory), records_digest=digest, **told)
+        run.merge_records(parts, ("event",))
+    return FitResult(taken=taken)
 
 
 def fill(run: StageRun, config: FillConfig, data: StageInput, look: StageInput, start: Start = None) -> FitResult:
@@ -64,10 +65,17 @@ def fill(run: StageRun, config: FillConfig, data: StageInput, look: StageInput, 
     network, losses = Filler(config.network), partial(fill_losses, beta=config.filling.loss_beta)
     simple = (losses(judged.light(of.neighbours()), of) for _, of in judged.in_turn(EVENTS_IN_A_PART))
     trivial, frozen = {"the neighbours' mean": mean_of(simple)}, config.arm == "frozen"
-    return FitResult(**fitted(run, config, [given, judged], network, (start, PRETRAINED), losses, trivial, frozen))
+    return FitResult(taken=fitted(run, config, [given, judged], network, (start, PRETRAINED), losses, trivial, frozen))
 
 
-def missed_by(folder: Path) -> Measures:
-    """The measures of a regressor, by its records."""
-    table = pq.read_table(folder / "records.parquet")
-    return residuals(np.column_stack([table[name].to_numpy() for name in TARGETS]))
+def missed_by(folder: Path, events: int) -> Measures:
+    """The measures of a regressor, by its records. CheckFailed unless each event is there once."""
+    rows = in_order(columns(folder / "records.parquet"), events, f"the records in {folder}")
+    return residuals(np.column_stack([rows[name] for name in TARGETS]))
+
+
+def in_order(rows: dict[str, np.ndarray], events: int, what: str) -> dict[str, np.ndarray]:
+    """The rows by column. CheckFailed unless each event is there once, in its place."""
+    found = rows["event"]
+    require(np.array_equal(found, np.arange(events)), f"{what} are of each event once", f"{len(found)} rows", events)
+    return rows

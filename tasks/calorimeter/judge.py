@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tasks.calorimeter.stages import FillConfig, JudgeConfig, JudgeResult
+from tasks.calorimeter.stages import FillConfig, JudgeConfig
 from tasks.sensors.events import Events
 from tasks.sensors.filled import Filled, Rows, columns, mean_errors
 from tasks.stage.numerics import device
@@ -18,7 +18,7 @@ EVENTS_IN_A_PART, KEPT_BYTES, SORTED_BYTES = 50, 54, 26
 PREDICTIONS, KEY, OF_SENSOR = "predictions.parquet", ("model", "event"), ("model", "event", "sensor")
 
 
-def judge(run: StageRun, config: JudgeConfig, data: StageInput, **fits: StageInput) -> JudgeResult:
+def judge(run: StageRun, config: JudgeConfig, data: StageInput, **fits: StageInput) -> dict[str, float]:
     """Records: the errors in every event of validation by each network, summed over its bright and its dim sensors.
     Publishes `predictions.parquet`, each hidden sensor of the first `predicted_events`."""
     events, where, at_once = (
@@ -43,13 +43,11 @@ def judge(run: StageRun, config: JudgeConfig, data: StageInput, **fits: StageInp
             parts = partial(_rows, run, role, made, end)
             keys[key] += run.each(range(0, end, EVENTS_IN_A_PART), parts, "parts", role, f"{role}-{len(key)}-".lower())
     with run.watched(config.execution.stall_minutes), run.publish_file(PREDICTIONS) as file:
-        digest = run.records.merge(keys[OF_SENSOR], file, OF_SENSOR)
-    told = run.merge_records(keys[KEY], KEY)
-    measures = {
-        role: mean_errors(columns(run.directory / "records.parquet", model=role), of.filling.mask_ratio)
-        for role, of in asked.items()
-    }
-    return JudgeResult(measures=measures, records_digest=told, predictions_digest=digest)
+        run.records.merge(keys[OF_SENSOR], file, OF_SENSOR)
+    run.merge_records(keys[KEY], KEY)
+    for role, of in asked.items():
+        mean_errors(columns(run.directory / "records.parquet", model=role), of.filling.mask_ratio)
+    return {}
 
 
 def _rows(run: StageRun, role: str, made: Callable[[int, int], Rows], end: int, first: int) -> Rows:

@@ -31,8 +31,7 @@ def look(run: StageRun, config: LookConfig, data: StageInput) -> LookResult:
     with run.publish("normaliser") as folder:
         normaliser.save(folder)
     trivial = residuals(validation.truth - np.array([column.mean for column in columns[1:]], dtype=np.float64))
-    told = [column.as_json() for column in columns]
-    return LookResult(columns=told, normaliser_digest=normaliser.digest, trivial=trivial)
+    return LookResult(columns=[column.as_json() for column in columns], trivial=trivial)
 
 
 def normaliser_of(look: StageInput, raw: bool = False) -> Normaliser:

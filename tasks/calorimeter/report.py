@@ -12,6 +12,7 @@ from tasks.findings.arms import answer_figure, number_line, undecided_in_words
 from tasks.findings.comparison_table import arm_table, comparison_table
 from tasks.findings.document import Document, Figure, Section
 from tasks.findings.final_results import numerics_changed
+from tasks.findings.gates import checked_section
 from tasks.findings.numbers import RATE
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.statistics.comparison import Comparison
@@ -98,6 +99,7 @@ def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
             ),
             Section("What is filled in", figures=[drawn["event"]], tables=filled),
             Section("Differences", [DRAWS], tables=[comparison_table(rows, level, results.min_seeds)]),
+            checked_section(results.gates, results.audit),
             Section("Limits", points=[SHARED, *LIMITS]),
         ],
     )
@@ -180,5 +182,4 @@ def facts(results: FinalResults) -> list[str]:
         f"{len(taken.refused)}, and has {len(taken.fresh)} of its own.",
         f"The longest gradients: {lengths}.",
         exported_in_words(results.exported, [NAMES[of] for of in TARGETS]),
-        results.audit.in_words,
     ]

@@ -22,7 +22,9 @@ REGRESSORS = ("scratch", "scratch-longer", "mae-init", "raw")
 INPAINTERS = ("scratch", "frozen", "finetune")
 EXPORTED = "exports"
 AUDIT_TOLERANCE = 1e-3
-AUDITED = dict.fromkeys(("residuals", "sums", "neighbours", "masks", "forwards"), AUDIT_TOLERANCE)
+AUDITED = dict.fromkeys(
+    ("residuals", "sums", "neighbours", "masks", "forwards", "repeated events", "beginnings"), AUDIT_TOLERANCE
+)
 """Kinds of numbers that the audit computes again, to within so much of the largest of its kind; where models are
 exported, what their files say too."""
 Measures = dict[str, float]
@@ -114,28 +116,13 @@ class LookResult(Result):
     """`columns` as of `tasks.data.statistics`; `trivial`: what predicting the mean of train misses, by target."""
 
     columns: list[dict[str, Any]]
-    normaliser_digest: str
     trivial: Measures
 
 
 class FitResult(Result):
-    """`measures` are those of the records, which regressors alone have; `taken`, where an encoder began as another."""
+    """`taken`: where an encoder began as another. Records, metric rows and `model/` hold the rest."""
 
-    measures: Measures = Field(default_factory=dict)
-    training: dict[str, Any]
     taken: TakenPart | None
-    largest_difference: float
-    normaliser_digest: str
-    weights_digest: str
-    records_digest: str = ""
-
-
-class JudgeResult(Result):
-    """`measures` by role of the network, as they follow from the records."""
-
-    measures: dict[str, Measures]
-    records_digest: str
-    predictions_digest: str
 
 
 class ExportResult(Result):

@@ -16,14 +16,12 @@ from tasks.sensors.configuration import Network
 from tasks.stage.execution import Execution
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.budget import Budget
-from tasks.training.initial import load_part
+from tasks.training.initial import TakenPart, load_part
 from tasks.training.invariance import batchwise, require_invariant
 from tasks.training.loop import train_problem
 from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
-from tasks.training.result import described
 from tasks.training.schedule import Schedule
-from tasks.training.weights import weights_digest
 
 LOSS = "validation_loss"
 CHECKED, TOLERANCE = 16, 1e-3
@@ -53,7 +51,7 @@ def fitted(
     losses: Losses,
     trivial: Mapping[str, float],
     frozen: bool = False,
-) -> dict[str, Any]:
+) -> TakenPart | None:
     """Trains `network` on the first of `batches`, judges it on the second, and publishes it with its normaliser.
 
     It begins with the encoder of `start`, where there is one, which was trained on the named task; `frozen`: and keeps
@@ -77,19 +75,17 @@ def fitted(
     schedule = Schedule(config.budget, len(given.events))
     optimizer = adamw(network.head if frozen else network, config.budget)
     problem = Problem(network, optimizer, given, of_batch, evaluate, decides=LOSS, trivial=dict(trivial))
-    position = train_problem(run, problem, schedule, config.seed, config.execution)
+    train_problem(run, problem, schedule, config.seed, config.execution)
     network.eval()
     with run.watched(config.execution.stall_minutes), torch.no_grad():
         ways = batchwise(lambda indices: network(judged(indices, 0).seen), CHECKED)
-        largest = require_invariant(ways, np.arange(min(CHECKED, len(judged.events))), TOLERANCE)
-    told: dict[str, Any] = {"normaliser_digest": judged.normaliser.digest}
+        require_invariant(ways, np.arange(min(CHECKED, len(judged.events))), TOLERANCE)
     with run.publish("model") as folder:
         save_file({name: of.cpu() for name, of in network.state_dict().items()}, folder / "model.safetensors")
         shape = {"task": run.run.stage, "network": config.network.model_dump()}
-        durable.write_json(folder / "config.json", shape | told)
+        durable.write_json(folder / "config.json", shape | {"normaliser_digest": judged.normaliser.digest})
         judged.normaliser.save(folder)
-    told |= {"weights_digest": weights_digest(run.directory / "model"), "largest_difference": largest}
-    return told | {"taken": taken, "training": described(schedule, problem, position)}
+    return taken
 
 
 def mean_of(parts: Iterator[torch.Tensor]) -> float:

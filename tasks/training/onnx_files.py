@@ -7,16 +7,14 @@ takes seconds to trace.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storage import durable
 from storage.attempts import version_of
-from storage.errors import BadInput, install, require_equal
+from storage.errors import BadInput, install
 from tasks.stage.result import Result
 
 if TYPE_CHECKING:  # a page's walk asks for versions, and does without these
@@ -29,9 +27,8 @@ INSTALL = install("export")
 
 
 class OnnxFile(Result):
-    """A file's sha256, and by how much onnxruntime differs from torch at most in each output, over so many examples."""
+    """By how much onnxruntime differs from torch at most in each output of a file, over so many examples."""
 
-    sha256: str
     examples: int
     largest_difference: list[float]
 
@@ -53,12 +50,6 @@ def exported_in_words(files: Mapping[str, OnnxFile], outputs: Sequence[str]) -> 
         f"Exported: {len(files)} models as ONNX files with their normaliser inside. On {examples} examples onnxruntime "
         f"differs from torch by no more than: {said}."
     )
-
-
-def require_as_checked(files: Mapping[str, OnnxFile], folder: Path) -> None:
-    """CheckFailed names a file that is another one than was checked."""
-    for name, told in files.items():
-        require_equal(f"the exported file of {name}", durable.sha256_file(folder / f"{name}.onnx"), told.sha256)
 
 
 def traced(network: torch.nn.Module, examples: torch.Tensor, names: tuple[str, str]) -> ModelProto:
@@ -109,16 +100,11 @@ def write(
         raise ValueError(f"the graph has no place for {', '.join(weights)}: trace this network by itself")
     onnx.helper.set_model_props(model, dict(told))
     onnx.checker.check_model(model, full_check=True)
-    content = model.SerializeToString(deterministic=True)
-    file.write_bytes(content)
+    file.write_bytes(model.SerializeToString(deterministic=True))
     answers = runtime(file, torch.get_num_threads())
     with torch.no_grad():
         away = [np.abs(answers(batch.numpy()) - network(batch).numpy()).max(0) for batch in batches]
-    return OnnxFile(
-        sha256=hashlib.sha256(content).hexdigest(),
-        examples=len(batches[0]),
-        largest_difference=np.max(away, axis=0).tolist(),
-    )
+    return OnnxFile(examples=len(batches[0]), largest_difference=np.max(away, axis=0).tolist())
 
 
 def runtime(file: Path, threads: int = 1) -> Callable[[np.ndarray], np.ndarray]:

@@ -1,6 +1,6 @@
 """The list in docs/guarantees.md of what the audits ask, by study, made of what the studies declare.
 
-    python -m tests.docs.origins     writes it anew
+python -m tests.docs.origins     writes it anew
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.conftest import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "guarantees.md"
 BEGIN, END = "<!-- origins: python -m tests.docs.origins -->\n", "<!-- origins end -->\n"
-STUDIES = ("inversion",)
+STUDIES = ("inversion", "calorimeter")
 
 
 def listing() -> str:

@@ -10,11 +10,12 @@ import pytest
 
 from storage import durable
 from tasks.findings.origins import leaves
+from tests.docs import origins
 from tests.share import SEED
 from tests.tasks.smoke import Smoke
 from tests.tasks.tampering import origins_of, runs_of, sources, table
 
-STUDIES = {"inversion": Smoke("inversion")}
+STUDIES = {name: Smoke(name) for name in origins.STUDIES}
 
 
 def folder_of(study: str) -> Path:
