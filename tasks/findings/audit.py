@@ -45,11 +45,19 @@ class AuditResult(Result):
     kinds: list[AuditedKind]
 
     @property
+    def numbers(self) -> dict[str, int]:
+        return {each.kind: each.asked for each in self.kinds}
+
+    @property
+    def worst(self) -> AuditedKind:
+        return max(self.kinds, key=lambda each: each.largest_difference / each.tolerance)
+
+    @property
     def in_words(self) -> str:
-        asked = ", ".join(f"{each.asked:,} {each.kind}" for each in self.kinds)
-        worst = max(self.kinds, key=lambda each: each.largest_difference / each.tolerance)
+        asked = ", ".join(f"{count:,} {kind}" for kind, count in self.numbers.items())
+        worst = self.worst
         return (
-            f"Audited: {sum(each.asked for each in self.kinds):,} recorded numbers were computed again by {self.how} "
+            f"Audited: {sum(self.numbers.values()):,} recorded numbers were computed again by {self.how} "
             f"({asked}). The largest difference is {worst.largest_difference:.1e} {worst.unit} ({worst.largest_at}); "
             f"more than {worst.tolerance:g} would have ended the study."
         )

@@ -32,6 +32,7 @@ from tasks.sensors.filled import Filled, columns, mean_errors
 from tasks.sensors.networks import Filler
 from tasks.sensors.physical import Physical
 from tasks.stage.attempt import attempt
+from tasks.training.trained import metric_rows
 from tests.docs.pages import PAGES
 from tests.docs.quotes import Drawn
 from tests.tasks.calorimeter.tiny import SMOKE, finished
@@ -182,12 +183,7 @@ def test_every_event_of_validation_is_judged_and_intervals_know_of_other_events(
 
 def test_of_regressors_that_learn_nothing_nothing_is_said_and_a_limit_that_was_lifted_is_told() -> None:
     found = results()
-    untaught = {
-        arm
-        for arm in found.regressors
-        for seed in found.seeds
-        if finished().result(f"calorimeter-regress ({arm}, seed {seed})")["training"]["ratio_to_trivial"] >= 1
-    }
+    untaught = {arm for arm, of in found.missed[SCORE].items() if max(of.values.values()) >= 1}
     assert untaught and untaught == {name for row in found.differences[:3] for name in row.unlearned}
     assert "limits.max_absolute_z" not in document(found, Drawn()).markdown()
     assert (
@@ -214,12 +210,13 @@ def test_how_much_will_be_kept_is_told_before_the_work_and_kept(
     rows = columns(handle.run.path / PREDICTIONS, model="inpaint-scratch-0")
     assert len(rows["event"]) == 4 * 235 == len({*zip(rows["event"], rows["sensor"], strict=True)})
     given = {role: handle.inputs[role].as_input() for role in ("data", "inpaint-frozen-0")}
-    run = stage_run(tmp_path)
+    run, of = stage_run(tmp_path), {"model": "inpaint-frozen-0"}
     with caplog.at_level(logging.INFO, "ratchet"):
         told = judge(run, handle.config.model_copy(update={"predicted_events": None}), **given)  # type: ignore[arg-type]
     assert re.search(r"the predictions of 24 of 24 events \(predicted_events\), about 5,6\d\d rows", caplog.text)
     assert pq.read_metadata(run.directory / PREDICTIONS).num_rows == 24 * 235
-    assert told.measures["inpaint-frozen-0"] == finished().result(JUDGE)["measures"]["inpaint-frozen-0"]
+    ours, theirs = columns(run.directory / "records.parquet"), columns(handle.run.path / "records.parquet", **of)
+    assert told == {} and all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_the_full_detector_is_read_at_the_size_of_the_document() -> None:
@@ -269,7 +266,7 @@ def test_pretraining_is_said_to_help_only_where_it_beats_training_for_as_long_to
         assert with_("better", longer, "better", "better", "better").startswith(begins)
     assert with_("", "better", "", "", "").startswith("Not shown: that pretraining helps; ")
     steps = {
-        label: finished().result(label)["training"]["steps"]
+        label: metric_rows(finished().path(label) / "metrics.jsonl")[-1]["step"]
         for label in (
             MAE,
             SCRATCH,

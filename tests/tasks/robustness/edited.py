@@ -117,11 +117,13 @@ def written(folder: Path, stages: Stages, change: Change = unchanged) -> dict[st
     return resealed.written(finished_study().handles["aggregate"].inputs, folder, stages, change)
 
 
-def audited(folder: Path, inputs: dict[str, StageInput], configured: Study) -> AuditResult:
+def audited(folder: Path, inputs: dict[str, StageInput], configured: Study, entropy: int = 0) -> AuditResult:
     """What the audit says of these inputs of aggregate."""
     folder.mkdir(parents=True, exist_ok=True)
     given = {role: inputs[role] for role in finished_study().handles["audit"].inputs}
-    return audit(stage_run(folder), for_audit(configured), **given)
+    run = stage_run(folder)
+    run.identity = {"entropy": entropy}
+    return audit(run, for_audit(configured), **given)
 
 
 def aggregated(folder: Path, inputs: dict[str, StageInput], configured: Study) -> tuple[Published, Path]:
