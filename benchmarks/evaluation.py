@@ -17,9 +17,8 @@ import torch
 
 from benchmarks import language
 from benchmarks.attacks import END, trained
-from tasks.language.evaluation import document_losses
+from tasks.language.evaluation import document_losses, rolling_windows
 from tasks.language.losses import ROUNDINGS, compared_documents, rounded, rounding_allowed
-from tasks.language.windows import rolling_windows
 
 
 def main() -> None:

@@ -5,12 +5,18 @@ Markers, results, manifests and stage.json name files, and anybody may have writ
 
 from __future__ import annotations
 
+import glob
+import json
 import shutil
 import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from storage import durable
 from storage.errors import BadInput
+from storage.visible import visible
 
 
 class Outside(BadInput, ValueError):
@@ -72,3 +78,51 @@ def refuse_links(directory: Path, root: Path | None = None, guests: str = "") ->
                 f"{path} is a symbolic link, and none may be in a run directory or on the way to it: replace it by its "
                 "target (the root, or a folder above it, may be one)"
             )
+
+
+Value = TypeVar("Value")
+FIELDS = {
+    "path": (
+        *("COMPLETE.json: outputs", "MANIFEST.json of an export", "checkpoints/*/manifest.json: files"),
+        *("checkpoints/*/state.json: scratch", "checkpoints/*/state.json: link", "stage.json: fingerprint"),
+        *("stage.json: inputs", "result.json: report", "result.json: tables", "attempts/*.json: attempt"),
+        *("a profile: name", "*.index.json of a model: weight_map"),
+    ),
+    "attribute": ("checkpoints/*/state.json: bit_generator",),
+    "code": ("stage.json: configuration_type", "stage.json: work", "study.json: page", "a script of --train-py"),
+    "pattern": ("a folder of a run",),
+}
+"""What data name, by what becomes of it. A test feeds each field what leads elsewhere, and finds a use in no list."""
+
+
+@dataclass(frozen=True)
+class Name:
+    """What JSON, YAML, folders or scripts say of a path, a pattern, an attribute or code: anybody may have written it.
+
+    It is no text: only its methods make something of it that can be used. Equal to another one of the same text.
+    """
+
+    given: object
+
+    def path(self, folder: Path, is_folder: bool = False) -> Path:
+        """The file (or folder) of this name in `folder`; `inside` says what it raises."""
+        return inside(folder, self.given, is_folder)
+
+    @property
+    def pattern(self) -> str:
+        """A pattern of `glob` that this name alone fits."""
+        return glob.escape(str(self.given))
+
+    @property
+    def code(self) -> str:
+        """A literal of Python in double quotes, on one line, without anything that cannot be seen."""
+        return visible(json.dumps(self.given, ensure_ascii=False))
+
+    def __str__(self) -> str:
+        return self.code
+
+    def of(self, table: Mapping[str, Value], what: str) -> Value:
+        """What `table` has of this name; BadInput naming `what` it should be."""
+        if not isinstance(self.given, str) or self.given not in table:
+            raise BadInput(f"{self} is no {what}: one of {', '.join(table)} is")
+        return table[self.given]

@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 from deployments.views.curves import TRAINING, VALIDATION, trivial_of
 from storage.errors import BadInput, install
-from storage.inside import inside
-from storage.names import Name
+from storage.inside import Name, inside
 from storage.rows import read_rows, rows_of
 from storage.run_directory import find_runs, read
 

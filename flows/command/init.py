@@ -13,7 +13,7 @@ from flows.command import script_words
 from flows.command.script_words import ScriptWords
 from flows.command.terminal import show
 from storage.errors import BadInput
-from storage.names import Name
+from storage.inside import Name
 from storage.reading import read_bytes
 
 PIECES = '''\

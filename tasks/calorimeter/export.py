@@ -10,7 +10,7 @@ from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import ExportConfig, ExportResult
 from tasks.data.normaliser import Normaliser
 from tasks.sensors.events import Events
-from tasks.sensors.physical import Physical
+from tasks.sensors.networks import Physical
 from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.onnx_files import INSTALL, installed, traced, write

@@ -25,7 +25,7 @@ from tasks.stage.run import StageInput
 from tasks.training.logged import require_trained
 from tasks.training.schedule import Schedule
 from tasks.training.trained import metric_rows
-from tasks.training.trials.rate_table import rate_rows
+from tasks.training.trials.findings import rate_rows
 
 ANGLE = "angle_degrees"
 SAME = 1e-9

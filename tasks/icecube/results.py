@@ -9,8 +9,7 @@ from pydantic import Field
 from tasks.data.statistics import Column
 from tasks.icecube.configuration import RateLimits, Trained
 from tasks.stage.result import Result
-from tasks.training.trials.findings import Ended, Outputs, RateRow, Recommendation, SingleBatchFit
-from tasks.training.trials.rate_table import recommended
+from tasks.training.trials.findings import Ended, Outputs, RateRow, Recommendation, SingleBatchFit, recommended
 
 
 class SplitFacts(Result):

@@ -16,7 +16,7 @@ from tasks.icecube.training import Prepared, judge, spread_over
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.order import as_stored
 from tasks.training.schedule import Schedule
-from tasks.training.trials.rate_table import rate_rows
+from tasks.training.trials.findings import rate_rows
 from tasks.training.trials.short import fit_single_batch, require_fit, try_rate
 from tasks.training.trials.trial import trial as train_as_trial
 

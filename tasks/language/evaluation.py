@@ -1,9 +1,10 @@
-"""The losses of whole documents, in a stated precision."""
+"""The losses of whole documents, in a stated precision, and how a document is cut for its perplexity."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,7 +13,6 @@ from torch import nn
 from storage.errors import BadInput
 from tasks.language.configuration import Precision
 from tasks.language.model import token_losses
-from tasks.language.windows import Window
 
 
 @torch.no_grad()
@@ -62,3 +62,27 @@ def computed_in(precision: Precision, where: torch.device) -> Iterator[None]:
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@dataclass(frozen=True)
+class Window:
+    """Token ids as the model reads them, of which the last `scored` are predicted: `len(tokens) <= length + 1`."""
+
+    tokens: list[int]
+    scored: int
+
+
+def rolling_windows(tokens: list[int], end_of_text: int, length: int) -> list[Window]:
+    """The windows of one document; the `scored` of all add up to `len(tokens)`.
+
+    The rolling rule of lm-evaluation-harness (`get_rolling_token_windows` with a context of one token): an end-of-text
+    token stands in front; each window predicts the next `length` tokens; the last one predicts what remains and is
+    filled up on its left with tokens that were predicted before.
+    """
+    stream = [end_of_text, *tokens]
+    windows = []
+    for first in range(1, len(stream), length):
+        end = min(first + length, len(stream))
+        begin = max(0, end - length - 1)
+        windows.append(Window(stream[begin:end], end - first))
+    return windows

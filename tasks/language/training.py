@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from storage.errors import BadInput
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
+from tasks.language.memory import Losses, recompute
 from tasks.language.pairs import Pairs, packed_split
-from tasks.language.recomputation import Losses, recompute
 from tasks.language.result import Training
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device

@@ -14,12 +14,11 @@ from storage.records import read_records
 from tasks.attacks.stages import KEY_COLUMNS
 from tasks.language import foreign
 from tasks.language import model as language
-from tasks.language.evaluation import document_losses, require_precision
+from tasks.language.evaluation import document_losses, require_precision, rolling_windows
 from tasks.language.losses import compared_documents, rounded, summary
 from tasks.language.result import EvaluateResult, SetupResult
 from tasks.language.study import snapshot_folder
 from tasks.language.tokenizer import encode
-from tasks.language.windows import rolling_windows
 from tasks.monotonic.arm import BASE, BASELINE
 from tasks.robustness.stages import EvaluateConfig
 from tasks.stage.numerics import device

@@ -13,7 +13,7 @@ from scipy.spatial import KDTree
 from tasks.findings.document import Figure
 from tasks.findings.figures import maps
 from tasks.sensors.events import SENTINEL, Events
-from tasks.sensors.physical import Physical
+from tasks.sensors.networks import Physical
 from tasks.sensors.xenon import HIGHS, LOWS, detector
 
 ROWS, LEAST = 44, 0.1

@@ -22,10 +22,9 @@ from tasks.stage.command import run_command
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import is_within
 from tasks.stage.outcome import diagnosed, in_words
-from tasks.stage.progress import Progress, StopRequest
+from tasks.stage.progress import Progress, StopRequest, ended_when_stalled
 from tasks.stage.result import Result
 from tasks.stage.study import StageConfiguration
-from tasks.stage.watchdog import ended_when_stalled
 
 if TYPE_CHECKING:  # takes pyarrow, which a page's walk does without
     from storage.records import RecordParts

@@ -13,7 +13,7 @@ import torch
 
 from storage.checkpoints import Checkpoint
 from storage.errors import BadInput
-from storage.names import Name
+from storage.inside import Name
 from storage.tensors import DTYPES
 from tasks.stage.generators import generator_numbers, generator_tensors, load_generators
 

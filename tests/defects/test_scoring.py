@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.language.evaluation import document_losses
+from tasks.language.evaluation import document_losses, rolling_windows
 from tasks.language.losses import paired_difference, summary
-from tasks.language.windows import rolling_windows
 from tests.tasks.tiny import tiny_model
 
 

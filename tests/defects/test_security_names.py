@@ -23,8 +23,7 @@ from storage import attempts, checkpoints, durable, locks, markers
 from storage.__main__ import main as storage_command
 from storage.errors import BadInput, CheckFailed
 from storage.external import model_manifest
-from storage.inside import inside
-from storage.names import FIELDS, Name
+from storage.inside import FIELDS, Name, inside
 from storage.run_directory import RunDirectory, run_in
 from tasks.stage.reopened import reopen
 from tasks.stage.saved import _unpack
@@ -283,7 +282,7 @@ def test_no_name_of_data_is_a_path_a_pattern_or_an_attribute_as_it_stands() -> N
         for file in sorted((REPOSITORY / room).rglob("*.py"))
         for what in _used_as_they_stand(ast.parse(file.read_text()))
     }
-    assert not found - ALLOWED, "declare it in storage.names.FIELDS, feed it here, and use `inside` or `Name`"
+    assert not found - ALLOWED, "declare it in storage.inside.FIELDS, feed it here, and use `inside` or `Name`"
 
 
 ALLOWED = {

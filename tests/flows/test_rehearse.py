@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from flows.command.rehearse import differences
 from storage import durable
 from storage.continuations import exactness
 from storage.run_directory import run_in
-from tasks.stage.rehearsed import differences
 from tests.forks import QUICK, Forks
 
 OFTEN = QUICK.format(quiet=1.0)

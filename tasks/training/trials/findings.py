@@ -1,9 +1,17 @@
-"""Results of short trainings and of looks at a model, as types: a report reads them without torch."""
+"""Results of short trainings and of looks at a model, as types, and the table of learning rates: read without torch.
+
+A rate is not recommended for a falling loss alone: on inputs in the thousands the loss falls for a while at every rate,
+with gradients of 10^6 and more, and what follows is a network that learns nothing. A recommendation holds for the
+inputs, the network and the batch that it was made with: its stage reads them, and is another one when they change.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
+from storage.records import read_records
 from tasks.stage.result import Result
 
 Ended = Literal["finished", "not_learning", "numerical_failure"]
@@ -58,3 +66,59 @@ class Outputs(Result):
 
     spread_ratio: float
     dead_shares: dict[str, float]
+
+
+def rate_rows(records: Path, rates: Sequence[float]) -> list[RateRow]:
+    """The row of each rate, from records that have a `rate` and the fields of `Tried`."""
+    tried = [(row["rate"], Tried(**{name: row[name] for name in Tried.model_fields})) for row in read_records(records)]
+    return [rate_row(rate, [one for of_rate, one in tried if of_rate == rate]) for rate in rates]
+
+
+def rate_row(rate: float, tried: Sequence[Tried]) -> RateRow:
+    """The row of a rate, of what was tried with each seed."""
+    changes = [one.change for one in tried if one.change is not None]
+    worst = max(tried, key=lambda one: one.gradient_norm_max)
+    return RateRow(
+        rate=rate,
+        seeds=len(tried),
+        failed=len(tried) - len(changes),
+        mean=sum(changes) / len(changes) if changes else None,
+        low=min(changes, default=None),
+        high=max(changes, default=None),
+        gradient_norm_max=worst.gradient_norm_max,
+        parameter=worst.parameter,
+    )
+
+
+def recommended(rows: Sequence[RateRow], max_gradient_norm: float, min_gain: float) -> Recommendation:
+    """The rate with the largest mean gain, of those with which every seed gained `min_gain` or more.
+
+    Rates with a seed that failed, or with a gradient above `max_gradient_norm`, are none. ValueError for fewer than
+    three seeds: the range of two says nothing.
+    """
+    if few := [row for row in rows if row.seeds < 3]:
+        raise ValueError(f"{few[0].seeds} seeds were tried at {few[0].rate:g}, and three are the least")
+    faults = {row.rate: _fault(row, max_gradient_norm, min_gain) for row in rows}
+    sound = [row for row in rows if not faults[row.rate]]
+    if not sound:
+        said = "; ".join(f"{rate:g}: {fault}" for rate, fault in faults.items())
+        return Recommendation(rate=None, because=f"none of the rates that were tried can be recommended ({said})")
+    best = min(sound, key=lambda row: row.mean or 0.0)
+    others = "; ".join(f"{rate:g}: {fault}" for rate, fault in faults.items() if fault)
+    return Recommendation(
+        rate=best.rate,
+        because=f"of the rates with which every one of {best.seeds} seeds gains {min_gain:g} or more and no gradient "
+        f"is above {max_gradient_norm:g}, {best.rate:g} gains most on average, {best.mean:+.4g} ({best.low:+.4g} to "
+        f"{best.high:+.4g}), with gradients up to {best.gradient_norm_max:.3g}" + (f" ({others})" if others else ""),
+    )
+
+
+def _fault(row: RateRow, max_gradient_norm: float, min_gain: float) -> str:
+    if row.failed:
+        return f"{row.failed} of {row.seeds} seeds ended in numbers that are not finite"
+    if row.gradient_norm_max > max_gradient_norm:
+        return f"gradients up to {row.gradient_norm_max:.3g} (in {row.parameter}), more than {max_gradient_norm:g}"
+    assert row.high is not None, "no seed failed"
+    if row.high > -min_gain:
+        return f"not every seed gains {min_gain:g} ({row.low:+.4g} to {row.high:+.4g})"
+    return ""

@@ -29,8 +29,7 @@ from tasks.sensors.batches import Batches, fill_losses
 from tasks.sensors.configuration import Filling, Network
 from tasks.sensors.events import Events
 from tasks.sensors.filled import Filled, columns, mean_errors
-from tasks.sensors.networks import Filler
-from tasks.sensors.physical import Physical
+from tasks.sensors.networks import Filler, Physical
 from tasks.stage.attempt import attempt
 from tasks.training.trained import metric_rows
 from tests.docs.pages import PAGES

@@ -22,7 +22,7 @@ from tasks.language.activation import MonotoneParts, monotone_parts
 from tasks.language.base import base
 from tasks.language.blocks import Blocks, pack
 from tasks.language.configuration import FromScratch, PretrainedDirectory, PretrainedHub
-from tasks.language.recomputation import kept_for_backward
+from tasks.language.memory import kept_for_backward
 from tasks.robustness.study import Study
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from storage import durable
+from tasks.language import memory
 from tasks.language import model as language
-from tasks.language import recomputation
-from tasks.language.recomputation import kept_for_backward, peak_bytes
+from tasks.language.memory import kept_for_backward, peak_bytes
 from tasks.stage.attempt import attempt
 from tasks.stage.outcome import Outcome
 from tests.tasks.monotonic.architectures import network
@@ -62,7 +62,7 @@ def test_the_memory_is_what_an_h100_took_within_15_percent(layers: bool, accumul
     of_small = (kept[1] - kept[0]) / 2 - (0 if layers else 12 * 256**2 * 2)
     of_layers = int(of_small / (8 * 128 * 256) * TOKENS * WIDTH * LAYERS) + copies
     logits = TOKENS * VOCABULARY
-    moment = recomputation.MOMENT_BYTES * logits + (of_layers // LAYERS if layers else 0)
+    moment = memory.MOMENT_BYTES * logits + (of_layers // LAYERS if layers else 0)
     estimate = peak_bytes(4 * PARAMETERS, of_layers + 4 * logits, moment, accumulates)
     assert estimate == pytest.approx(measured, rel=0.15)
 
@@ -73,10 +73,10 @@ NEEDS = {"nothing": 300, "loss": 200, "layers": 100}
 
 def attempt_with(study: FinishedStudy, usable: float, patch: pytest.MonkeyPatch, **changed: Any) -> Outcome:
     """The baseline's training, begun or continued where the device has so many of the bytes of NEEDS."""
-    patch.setattr(recomputation, "memory_bytes", lambda _: usable / recomputation.USABLE)
-    patch.setattr(recomputation, "peak_bytes", lambda *_: NEEDS[next(ways)])
+    patch.setattr(memory, "memory_bytes", lambda _: usable / memory.USABLE)
+    patch.setattr(memory, "peak_bytes", lambda *_: NEEDS[next(ways)])
     ways = iter(NEEDS)
-    patch.setattr(recomputation, "TENSORS_PER_CHECKPOINT", 0)
+    patch.setattr(memory, "TENSORS_PER_CHECKPOINT", 0)
     handle = study.handles["train-baseline"]
     execution = handle.config.execution.model_copy(update=AUTO | changed)
     config = handle.config.model_copy(update={"execution": execution})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.language.windows import rolling_windows
+from tasks.language.evaluation import rolling_windows
 
 LENGTH = 7
 END = 999

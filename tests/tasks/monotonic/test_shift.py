@@ -9,8 +9,8 @@ import torch
 
 from storage.errors import BadInput
 from tasks.monotonic import constraint
+from tasks.monotonic.arms import shift
 from tasks.monotonic.signs import signs_of
-from tasks.monotonic.start import shift
 from tests.tasks.monotonic.architectures import network, probe
 
 

@@ -12,9 +12,8 @@ import torch
 from transformers import AutoTokenizer
 
 from storage import durable
-from tasks.language.evaluation import document_losses
+from tasks.language.evaluation import document_losses, rolling_windows
 from tasks.language.model import load, token_losses
-from tasks.language.windows import rolling_windows
 from tasks.robustness import evaluate as evaluation
 from tests.records import plain_digest
 from tests.tasks.tiny import Here, finished_study, handles_of, tiny_model

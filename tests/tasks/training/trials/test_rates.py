@@ -10,8 +10,7 @@ from tasks.training.budget import Budget
 from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
-from tasks.training.trials.findings import RateRow, Recommendation, Tried
-from tasks.training.trials.rate_table import rate_row, recommended
+from tasks.training.trials.findings import RateRow, Recommendation, Tried, rate_row, recommended
 from tasks.training.trials.short import try_rate
 from tests.tasks.tiny import ToyConfig, toy_problem
 from tests.tasks.training.pulses import TRAINED, PulseNetwork, angles, events
