@@ -26,7 +26,7 @@ from storage.continuations import exactness
 from storage.errors import BadInput
 from storage.generations import EARLIER
 from storage.inside import Outside, copy, inside, parts
-from storage.kinds import of_kind
+from storage.reading import of_kind
 from storage.run_directory import LATEST, SCRATCH, RunDirectory, find_runs, read, run_in
 
 BESIDE_OUTPUTS = (

@@ -1,4 +1,4 @@
-"""Inputs from outside, by content: local files by digest, installed packages by version.
+"""Inputs from outside, by content: local files by digest.
 
 Its values go into fingerprints, so they name no place: the same files elsewhere are the same input.
 """
@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import importlib.metadata
 import io
 import os
-import platform
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,12 +17,7 @@ from typing import Any
 
 from storage import durable, reading
 from storage.errors import BadInput, NoSuchFile
-from storage.inside import parts
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
-WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
-GGUF_SUFFIX = ".gguf"
-GGUF_MAGIC = b"GGUF"
 BYTE_ORDER_MARKS = {  # utf-32 first: its mark begins with that of utf-16
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF32_LE: "utf-32",
@@ -33,19 +25,6 @@ BYTE_ORDER_MARKS = {  # utf-32 first: its mark begins with that of utf-16
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-
-
-def package_versions(names: list[str]) -> list[str]:
-    """The sorted `name==version` of Python itself and of the named distributions; BadInput for a missing one."""
-    versions = [f"python=={platform.python_version()}"]
-    for name in names:
-        try:
-            versions.append(f"{name.lower()}=={importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            raise BadInput(
-                f"text.packages names {name!r}, which is not installed here: install it or take it off the list"
-            ) from None
-    return sorted(versions)
 
 
 def file_manifest(paths: list[str]) -> dict[str, str]:
@@ -157,64 +136,6 @@ def _files_of(name: str) -> list[tuple[str, Path]]:
     if not files:
         raise BadInput(f"the folder {path} holds no files")
     return files
-
-
-def model_manifest(name: str) -> dict[str, str]:
-    """The manifest of a folder written by `save_pretrained`, or of one GGUF file.
-
-    BadInput when it is neither, or when configuration, weights or tokenizer are missing.
-    """
-    path = Path(name).expanduser()
-    if path.suffix == GGUF_SUFFIX:
-        require_gguf(path)
-        return file_manifest([name])
-    if not path.is_dir():
-        raise BadInput(
-            f"model.path {path} is not a folder: give the folder that save_pretrained wrote, or a {GGUF_SUFFIX} file"
-        )
-    if not (path / "config.json").is_file():
-        raise BadInput(f"the model folder {path} has no config.json: give the folder that save_pretrained wrote")
-    if not any(file for pattern in WEIGHT_FILES for file in path.glob(pattern)):
-        raise BadInput(
-            f"the model folder {path} has no weights (no *.safetensors or pytorch_model*.bin): copy them there, "
-            "or give the folder that holds them"
-        )
-    for index in sorted(path.glob("*.index.json")):
-        try:
-            for shard in durable.read_json(index)["weight_map"].values():
-                parts(shard)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadInput(f"{index} does not name weights of this folder ({error}): copy the model again") from None
-    if not any((path / name).is_file() for name in TOKENIZER_FILES):
-        raise BadInput(
-            f"the model folder {path} has no tokenizer (none of {', '.join(TOKENIZER_FILES)}): save the model's "
-            "tokenizer into it with save_pretrained"
-        )
-    return file_manifest([name])
-
-
-def require_gguf(path: Path) -> None:
-    """Raises BadInput unless `path` is a file that begins as GGUF files do."""
-    if not path.is_file():
-        raise BadInput(f"model.path {path} is not a file: give the GGUF file (`make assets` fetches one into assets/)")
-    with reading.opened(path) as file:
-        if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
-            raise BadInput(
-                f"model.path {path} is not a GGUF file, in spite of its name: its first four bytes must be "
-                f"{GGUF_MAGIC.decode()}. Copy the file again"
-            )
-
-
-@contextmanager
-def gguf_alone(path: Path) -> Iterator[Path]:
-    """Yields a temporary folder that holds nothing but a link to this GGUF file.
-
-    transformers also reads settings beside a model file, and those are not in the file's digest.
-    """
-    require_gguf(path)
-    with tempfile.TemporaryDirectory(prefix="ratchet-gguf-") as folder:
-        (Path(folder) / path.name).symlink_to(path.resolve())
-        yield Path(folder)
 
 
 class _DigestCache:

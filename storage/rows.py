@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from storage import durable, reading
-from storage.kinds import NUMBER, fits
 from storage.locks import Lock
+from storage.reading import NUMBER, fits
 
 
 class Position(TypedDict):

@@ -11,7 +11,7 @@ from typing import Any
 
 from storage import durable
 from storage.errors import BadInput, did_you_mean
-from storage.kinds import of_kind
+from storage.reading import of_kind
 
 SHORT_FINGERPRINT = 12
 LATEST, SCRATCH = "latest", "scratch"

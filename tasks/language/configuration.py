@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from storage import external
+from storage.errors import BadInput
+from tasks.language import model_files
 from tasks.language.hub import require_hub_name
 from tasks.stage.configuration import Configuration, LocalPath, execution, scientific
 from tasks.training.budget import Budget
@@ -26,7 +30,7 @@ class PackageDocs(Configuration):
     max_characters: int = scientific(6_000_000, ge=10_000, description="Upper limit of the whole text, in characters.")
 
     def external_inputs(self) -> dict[str, Any]:
-        return {"packages": external.package_versions(self.packages)}
+        return {"packages": _versions(self.packages)}
 
 
 LOCAL_READING = ["reader of local text==2"]
@@ -241,7 +245,7 @@ class PretrainedDirectory(Configuration):
     )
 
     def external_inputs(self) -> dict[str, Any]:
-        return {"files": external.model_manifest(self.path)}
+        return {"files": model_files.model_manifest(self.path)}
 
 
 class PretrainedHub(Configuration):
@@ -294,3 +298,16 @@ class PairChecks(BaseChecks):
         description="Largest allowed perplexity of a summary behind its own article, as a multiple of that of another "
         "article's summary: 1 where the article is not read.",
     )
+
+
+def _versions(names: list[str]) -> list[str]:
+    """The sorted `name==version` of Python itself and of the named distributions; BadInput for a missing one."""
+    versions = [f"python=={platform.python_version()}"]
+    for name in names:
+        try:
+            versions.append(f"{name.lower()}=={importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            raise BadInput(
+                f"text.packages names {name!r}, which is not installed here: install it or take it off the list"
+            ) from None
+    return sorted(versions)

@@ -28,9 +28,9 @@ from transformers import (
 from transformers.activations import ACT2FN
 from transformers.utils import logging as transformers_logging
 
-from storage import durable, external
+from storage import durable
 from storage.errors import BadInput, CheckFailed
-from tasks.language import foreign
+from tasks.language import foreign, model_files
 from tasks.language.activation import MONOTONE_PARTS, MonotoneParts
 from tasks.language.blocks import Blocks
 from tasks.language.configuration import EncoderDecoder, FromScratch, PretrainedDirectory, PretrainedHub
@@ -145,7 +145,7 @@ def pretrained(
 
 def load(path: Path) -> PreTrainedModel:
     """A model in fp32: a folder that `save_pretrained` wrote, or a GGUF file; BadInput when weights are missing."""
-    if path.suffix == external.GGUF_SUFFIX:
+    if path.suffix == model_files.GGUF_SUFFIX:
         return _load_gguf(path)
     try:
         described = durable.read_json(path / "config.json") if (path / "config.json").is_file() else {}
@@ -170,7 +170,7 @@ def load(path: Path) -> PreTrainedModel:
 
 def _load_gguf(path: Path) -> PreTrainedModel:
     """The model of a GGUF file, de-quantized: from here on a plain fp32 model, which trains and saves as any other."""
-    with external.gguf_alone(path) as folder:
+    with model_files.gguf_alone(path) as folder:
         try:
             model, report = foreign.model(
                 folder,

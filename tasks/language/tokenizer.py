@@ -10,9 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage import external
 from storage.errors import BadInput
-from tasks.language import foreign
+from tasks.language import foreign, model_files
 from tasks.language.configuration import PretrainedDirectory, PretrainedHub, TrainedTokenizer
 from tasks.language.hub import reachable
 
@@ -116,7 +115,7 @@ def encode_pairs(
 
 def _from_directory(config: PretrainedDirectory) -> PreTrainedTokenizerBase:
     path = Path(config.path).expanduser()
-    if path.suffix == external.GGUF_SUFFIX:
+    if path.suffix == model_files.GGUF_SUFFIX:
         return _from_gguf(path)
     if not path.is_dir():
         raise BadInput(f"model.path {path} is not a folder: give the folder that save_pretrained wrote")
@@ -132,7 +131,7 @@ def _from_directory(config: PretrainedDirectory) -> PreTrainedTokenizerBase:
 
 
 def _from_gguf(path: Path) -> PreTrainedTokenizerBase:
-    with external.gguf_alone(path) as folder:
+    with model_files.gguf_alone(path) as folder:
         try:
             return foreign.tokenizer(folder, f"the GGUF file {path}", gguf_file=path.name, local_files_only=True)
         except Exception as error:  # a damaged file fails in many ways, all of them the file's

@@ -10,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from storage.kinds import NUMBER, fits
-from storage.reading import end_of, json_value
+from storage.reading import NUMBER, end_of, fits, json_value
 from tasks.stage.progress import duration
 from tasks.stage.run import StageRun
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from storage.continuations import exactness
-from storage.kinds import NUMBER, fits
+from storage.reading import NUMBER, fits
 from storage.rows import rows_of
 from storage.run_directory import RunDirectory, read
 

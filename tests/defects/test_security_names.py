@@ -22,9 +22,9 @@ from flows.command.show import again
 from storage import attempts, checkpoints, durable, locks, markers
 from storage.__main__ import main as storage_command
 from storage.errors import BadInput, CheckFailed
-from storage.external import model_manifest
 from storage.inside import FIELDS, Name, inside
 from storage.run_directory import RunDirectory, run_in
+from tasks.language.model_files import model_manifest
 from tasks.stage.reopened import reopen
 from tasks.stage.saved import _unpack
 from tasks.stage.scratch import ScratchCheckpoints
@@ -286,7 +286,7 @@ def test_no_name_of_data_is_a_path_a_pattern_or_an_attribute_as_it_stands() -> N
 
 
 ALLOWED = {
-    # a whole number, as storage.kinds has it
+    # a whole number, as storage.reading has it
     "deployments/prefect/local.py: handle.run.attempts / f\"{record['attempt']:04d}.log\"",
     # of Prefect's server, whose password makes one this user, and whose files are required to be this user's
     "deployments/services.py: Path(run.parameters.get('study_file', ''))",

@@ -23,6 +23,7 @@ from tasks.attacks import stages as stages_of_attacks
 from tasks.attacks.stages import for_base, for_starts, for_trainings
 from tasks.findings import configuration as of_findings
 from tasks.language import configuration as of_language
+from tasks.language import model_files
 from tasks.language import stages as stages_of_language
 from tasks.language.configuration import LocalFiles, PretrainedDirectory
 from tasks.monotonic import configuration as of_monotonic
@@ -230,8 +231,8 @@ def test_a_group_that_says_wrongly_or_not_what_it_is_names_what_would_be_valid(c
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_key_of_every_profile_is_read_by_a_stage(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What changes no stage's configuration would be a key that does nothing."""
-    for manifest in ("file_manifest", "model_manifest"):  # assets/ need not be there
-        monkeypatch.setattr(external, manifest, lambda _: {"file": "0" * 64})
+    for where, manifest in ((external, "file_manifest"), (model_files, "model_manifest")):  # assets/ need not be there
+        monkeypatch.setattr(where, manifest, lambda _: {"file": "0" * 64})
     study = settings.read_study(ROBUSTNESS, profile, [], None)
     read: list[Any] = []
 

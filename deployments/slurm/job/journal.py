@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from storage import durable, locks, reading
-from storage.kinds import of_kind
+from storage.reading import of_kind
 from storage.run_directory import RunDirectory
 from tasks.stage.diagnosis import Diagnosis
 from tasks.stage.outcome import Follows

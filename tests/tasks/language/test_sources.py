@@ -18,7 +18,7 @@ import pytest
 from datasets import packaged_modules
 
 from storage.errors import BadInput
-from tasks.language import hub, package_docs, sources, text_cache
+from tasks.language import hub, sources, text_cache
 from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs, PairDataset
 from tasks.language.documents import document
 from tests.tasks.language.hub_errors import FINAL, LOST, raising
@@ -32,7 +32,7 @@ HUB = HubDataset(dataset="some/data", revision=REVISION, max_documents=10_000)
 def small_stdlib(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three modules instead of all: extracting the whole standard library takes seconds."""
     files = [(f"python/{name}.py", Path(module.__file__)) for name, module in (("ast", ast), ("logging", logging))]
-    monkeypatch.setattr(package_docs, "_stdlib_files", lambda: iter(files))
+    monkeypatch.setattr(sources, "_stdlib_files", lambda: iter(files))
 
 
 def read(text, cache: Path) -> list[sources.Document]:
@@ -51,20 +51,20 @@ def test_docstrings_of_an_installed_package(tmp_path, small_stdlib):
     by_source = {document.source for document in found}
     assert "python/ast.py" in by_source
     assert any(source.startswith("yaml/") and source.endswith(".py") for source in by_source)
-    assert all(len(document.text.split()) >= package_docs.MIN_WORDS for document in found)
+    assert all(len(document.text.split()) >= sources.MIN_WORDS for document in found)
     assert any("The `ast` module helps Python applications" in document.text for document in found)
 
 
 def test_test_folders_and_bundled_tools_are_not_text():
     skipped = {"test", "tests", "idlelib", "lib2to3", "ensurepip", "site-packages"}
-    names = [source for source, _ in package_docs._stdlib_files()]
+    names = [source for source, _ in sources._stdlib_files()]
     assert "python/json/decoder.py" in names
     assert not [name for name in names if skipped & set(name.split("/"))]
 
 
 def test_extraction_happens_once(tmp_path, small_stdlib, monkeypatch):
     first = read(PackageDocs(packages=[SMALL_PACKAGE]), tmp_path)
-    monkeypatch.setattr(package_docs, "_extract", lambda files, what: pytest.fail(f"{what} extracted again"))
+    monkeypatch.setattr(sources, "_extract", lambda files, what: pytest.fail(f"{what} extracted again"))
     assert read(PackageDocs(packages=[SMALL_PACKAGE]), tmp_path) == first
 
 
@@ -90,7 +90,7 @@ def test_unusable_modules_are_skipped_and_counted(tmp_path, caplog):
     (tmp_path / "broken.py").write_text("def (:\n")
     (tmp_path / "good.py").write_text('"""' + "word " * 30 + '"""\nx = "\\d"\n')
     files = [("broken.py", tmp_path / "broken.py"), ("good.py", tmp_path / "good.py")]
-    found = package_docs._extract(files, "example")
+    found = sources._extract(files, "example")
     assert [document.source for document in found] == ["good.py"]
     assert "1 module files" in caplog.text and "broken.py" in caplog.text
 
