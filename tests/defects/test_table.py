@@ -36,10 +36,10 @@ def test_the_table_names_every_defect_and_only_tests_that_exist() -> None:
 
 def test_every_test_with_a_number_stands_in_the_row_of_its_number() -> None:
     numbered = {
-        (int(number[1]), test)
+        (int(number), test)
         for file in HERE.glob("test_*.py")
         for test in names_in(file)
-        if (number := re.match(r"test_d(\d\d)_", test))
+        for number in re.findall(r"_d(\d\d)(?=_)", test)
     }
     assert numbered - {(number, test) for number, tests in rows().items() for _, test in tests} == set()
-    assert len(numbered) > 40
+    assert len(numbered) > 25

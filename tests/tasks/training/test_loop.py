@@ -135,8 +135,9 @@ def test_checkpoints_every_so_many_steps(tmp_path, undisturbed):
     assert what_must_be_equal(run) == undisturbed
 
 
-@pytest.mark.parametrize("calls", [1, 2, 9, 13, 23])
-def test_a_training_that_dies_between_two_micro_batches_ends_with_the_same_bytes(tmp_path, undisturbed, calls):
+@pytest.mark.parametrize(("at", "calls"), [*(("batch", calls) for calls in (1, 2, 9, 13, 23)), ("evaluate", 1)])
+def test_a_training_that_dies_ends_with_the_same_bytes(tmp_path, undisturbed, at, calls):
+    """Between two micro-batches, and in the validation of an epoch whose last step is done."""
     left = iter(range(calls - 1, -1, -1))
 
     def die():
@@ -144,7 +145,7 @@ def test_a_training_that_dies_between_two_micro_batches_ends_with_the_same_bytes
             HOOKS.clear()
             raise RuntimeError("the node died")
 
-    HOOKS["batch"] = die
+    HOOKS[at] = die
     assert toy_attempt(tmp_path, TOY, checkpoint_every_steps=2).end_state == "crashed"
     assert toy_attempt(tmp_path, TOY).end_state == "finished"
     assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed
@@ -338,8 +339,9 @@ def test_a_signal_inside_a_window_stops_at_the_next_step_boundary(tmp_path, undi
     assert what_must_be_equal(run) == undisturbed
 
 
-def test_a_signal_in_the_last_step_ends_unfinished_and_goes_on_to_the_same_bytes(tmp_path, undisturbed):
-    HOOKS["batch"] = lambda: os.kill(os.getpid(), signal.SIGTERM) if len(SEEN) == 24 else None
+@pytest.mark.parametrize("at", ["batch", "evaluate"])
+def test_a_signal_in_the_last_step_ends_unfinished_and_goes_on_to_the_same_bytes(tmp_path, undisturbed, at):
+    HOOKS[at] = lambda: os.kill(os.getpid(), signal.SIGTERM) if len(SEEN) == 24 else None
     assert toy_attempt(tmp_path, TOY).end_state == "sigterm"
     HOOKS.clear()
     assert toy_attempt(tmp_path, TOY).end_state == "finished"
