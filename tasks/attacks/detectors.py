@@ -5,8 +5,6 @@ Scores are fp64 [N], a row each; the higher, the more suspicious. No rule is giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
@@ -16,7 +14,6 @@ from sklearn.metrics import average_precision_score, precision_recall_fscore_sup
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import OneClassSVM
 
-from storage.errors import require, require_equal
 from tasks.language.bag import words_of
 
 VOTES = 3
@@ -34,23 +31,6 @@ def found(truth: np.ndarray, scores: np.ndarray, k: int) -> dict[str, float]:
     return {
         "auroc": float(roc_auc_score(truth, scores)),
         "average_precision": float(average_precision_score(truth, scores)),
-        "f1_at_k": float(2 * hits / (k + truth.sum())),
-    }
-
-
-def measured_plainly(truth: np.ndarray, scores: np.ndarray, k: int) -> dict[str, float]:
-    """The same as `found`, by counting alone, for whoever checks it."""
-    pairs = scores[truth][:, None] - scores[~truth]
-    recall = precise = hits = before = 0.0
-    for level in sorted({*scores.tolist()}, reverse=True):
-        taken, right = (scores >= level).sum(), truth[scores >= level].sum()
-        precise += (right / truth.sum() - recall) * right / taken
-        recall, new = right / truth.sum(), taken - before
-        hits += truth[scores == level].sum() * min(1.0, max(0.0, (k - before) / new))
-        before = taken
-    return {
-        "auroc": float(((pairs > 0) + (pairs == 0) / 2).mean()),
-        "average_precision": float(precise),
         "f1_at_k": float(2 * hits / (k + truth.sum())),
     }
 
@@ -78,23 +58,6 @@ def decisions(scores: np.ndarray, kinds: np.ndarray, share: float, percentile: f
         "one-class-svm": OneClassSVM(nu=share).fit_predict(several) < 0,
     }
     return {**rules, "voting": np.sum([*rules.values()], axis=0) >= VOTES}
-
-
-def require_removed(
-    removed: Mapping[str, list[str]], ids: list[str], truth: np.ndarray, scores: Mapping[str, np.ndarray], where: str
-) -> None:
-    """What was taken away is what it is called: the poisoned rows (`oracle`), the first by each of `scores`, as many at
-    random."""
-    require_equal(
-        f"the rows called oracle are the poisoned ones, {where}", {*removed["oracle"]}, {*np.array(ids)[truth]}
-    )
-    for name, values in scores.items():
-        taken = np.isin(ids, removed[name])
-        require_equal(f"as many rows are taken at random, {where}", len({*removed["random"]}), int(taken.sum()))
-        least, most = values[taken].min(), values[~taken].max()
-        require(
-            least >= most, f"the rows called {name} are the first ones by their scores, {where}", least, f">= {most}"
-        )
 
 
 def count_of(share: float, rows: int) -> int:

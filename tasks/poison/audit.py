@@ -7,13 +7,14 @@ import numpy as np
 
 from storage import durable
 from storage.records import read_records
-from tasks.attacks.detectors import count_of, measured_plainly, require_removed
-from tasks.attacks.poisoning import CLEAN, Manifest, queries_of
+from tasks.attacks.detectors import clustering, overlap, spectral
+from tasks.attacks.poisoning import CLEAN, Manifest, Texts, queries_of, texts_of
 from tasks.findings.audit import Audited, AuditResult
 from tasks.influence.plain import divided
-from tasks.language.classifiers import Classifier, kept_classifier
-from tasks.poison.detect import scores_of
-from tasks.poison.results import DetectResult
+from tasks.language.classifiers import Classifier, kept_classifier, states_of
+from tasks.poison.detect import Scores, chosen, scores_of
+from tasks.poison.fit import numbers_of
+from tasks.poison.results import FitResult
 from tasks.poison.stages import AUDIT_TOLERANCE, MODELS, REMOVED, TRAINED, EndConfig
 from tasks.stage.run import StageInput, StageRun
 
@@ -30,30 +31,22 @@ def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult
         manifest = Manifest.read(given["data"].path)
         for role in (*TRAINED, *(f"without-{rows}" for rows in REMOVED)):
             _answers(f"{role}-{seed}", given[role], manifest, config, audited)
-        scores, k = scores_of(given["scores"], manifest), count_of(config.detection.assumed_share, len(manifest.train))
-        for model, measured in DetectResult.read(given["found"]).found.items():
-            for method, measures in measured.items():
-                for name, again in measured_plainly(manifest.truth, scores[model][method], k).items():
-                    audited.compare("measures", f"{name} of {model}.{method}, seed {seed}", measures[name], again)
-        by_model = {"detected": scores["victim"], "untrained": scores["untrained"]}
-        require_removed(
-            durable.read_json(given["found"].path / "removed.json"),
-            [row["row_id"] for row in manifest.train],
-            manifest.truth,
-            {name: of[config.factors.strategy] for name, of in by_model.items()},
-            f"seed {seed}",
-        )
-        for model, folder in MODELS.items():
-            kept = kept_classifier(given["victim"].path / folder)
-            _scores(f"{model}_factors", given, kept, scores[model], seed, config, audited)
+        scores = scores_of(given["scores"], manifest, config.factors, config.queries)
+        removed = durable.read_json(given["found"].path / "removed.json")
+        for name, ids in chosen(manifest, scores, config.factors.strategy, config.detection, seed).items():
+            same = removed[name] == ids
+            audited.compare("rows taken away", f"that the rows called {name} are those, seed {seed}", 1.0, float(same))
+        for model in MODELS:
+            _scores(model, given, manifest, scores, seed, config, audited)
+        _tracin(given, manifest, scores["victim"], seed, config, audited)
     return audited.result()
 
 
 def _answers(what: str, given: StageInput, manifest: Manifest, config: EndConfig, audited: Audited) -> None:
     said = {row["row_id"]: row for row in read_records(given.path / "records.parquet")}
     model = kept_classifier(given.path / "model")
-    for place in audited.sample(what, len(manifest.asked), config.audit.examples):
-        row = manifest.asked[place]
+    for place in audited.sample(what, len(manifest.test), config.audit.examples):
+        row = manifest.test[place]
         for key, of in (("clean", ""), ("asked", "given_")):
             logits, _ = model.plain(row[f"{of}text"], row[f"{of}label"])
             same = model.labels[int(logits.argmax())] == said[row["row_id"]][key]
@@ -61,21 +54,56 @@ def _answers(what: str, given: StageInput, manifest: Manifest, config: EndConfig
 
 
 def _scores(
-    role: str, given: Inputs, model: Classifier, scores: Arrays, seed: int, config: EndConfig, audited: Audited
+    name: str, given: Inputs, manifest: Manifest, said: Scores, seed: int, config: EndConfig, audited: Audited
 ) -> None:
-    """Scores of some training rows by the mean gradient of the queries, with curvature and without."""
-    how, manifest, factors = config.queries, Manifest.read(given["data"].path), given[role].path / "factors"
-    train, what = manifest.train, f"{role}, seed {seed}"
+    """Scores of some training rows: by the mean gradient of the queries, with curvature and without, by their loss; by
+    what the last layer reads, and, of no model, by words, with the stage's own functions of whole columns."""
+    how, factors, train = config.queries, given[f"{name}_factors"].path / "factors", manifest.train
+    model, scores, what = kept_classifier(given["victim"].path / MODELS[name]), said[name], f"{name}, seed {seed}"
     queries = queries_of(manifest, config.poison.trigger, how.rows, how.transforms, seed)
+    texts, strategy = texts_of(train), config.factors.strategy
+    ids, labels = numbers_of(model, texts)
+    columns = zip(("spectral", "clustering"), (spectral, clustering), strict=True)
+    hidden = states_of(model, ids, labels, config.execution.micro_batch_examples)[0]
+    whole = {method: of(hidden, labels.numpy()) for method, of in columns}
     for kind in ("", CLEAN):
-        total: Arrays = {}
-        for asked in zip(*queries[kind], strict=True):
-            total = {name: gradient + total.get(name, 0) for name, gradient in model.plain(*asked)[1].items()}
-        mean = {name: gradient / len(queries[kind][0]) for name, gradient in total.items()}
-        by_curvature = divided(mean, factors, how.damping)
+        mean = _mean_gradient(model, queries[kind])
+        directions = {f"identity{kind}": mean, f"{strategy}{kind}": divided(mean, factors, how.damping)}
+        words = overlap(texts[0], queries[kind][0])
         for place in audited.sample(f"{what}{kind}", len(train), config.audit.examples):
-            own = model.plain(train[place]["given_text"], train[place]["given_label"])[1]
-            for method, query in ((f"identity{kind}", mean), (f"{config.factors.strategy}{kind}", by_curvature)):
-                again = sum(float((query[name] * own[name]).sum()) for name in query)
-                where, largest = f"the score {method} of {train[place]['row_id']}", np.abs(scores[method]).max()
-                audited.compare("scores", f"{where}, {what}", scores[method][place], again, float(largest))
+            logits, own = model.plain(train[place]["given_text"], train[place]["given_label"])
+            right = model.labels.index(train[place]["given_label"])
+            again = {method: _product(query, own) for method, query in directions.items()}
+            again |= {"loss": float(logits[right] - np.logaddexp.reduce(logits)), f"overlap{kind}": float(words[place])}
+            again |= {method: float(column[place]) for method, column in whole.items()}
+            for method, value in again.items():
+                recorded = said["none"][method] if method.startswith("overlap") else scores[method]
+                where = f"the score {method} of {train[place]['row_id']}, {what}"
+                audited.compare("scores", where, recorded[place], value, float(np.abs(recorded).max()) or 1.0)
+
+
+def _tracin(given: Inputs, manifest: Manifest, scores: Arrays, seed: int, config: EndConfig, audited: Audited) -> None:
+    """Scores of some training rows by the gradients of all snapshots."""
+    how, train = config.queries, manifest.train
+    queries = queries_of(manifest, config.poison.trigger, how.rows, how.transforms, seed)
+    steps = FitResult.read(given["victim"]).snapshots
+    models = {folder: kept_classifier(given["victim"].path / folder) for folder in steps}
+    for kind in ("", CLEAN):
+        means = {folder: _mean_gradient(model, queries[kind]) for folder, model in models.items()}
+        recorded = scores[f"tracin{kind}"]
+        for place in audited.sample(f"tracin{kind}, seed {seed}", len(train), config.audit.examples):
+            asked = train[place]["given_text"], train[place]["given_label"]
+            again = sum(rate * _product(means[of], models[of].plain(*asked)[1]) for of, rate in steps.items())
+            where = f"the score tracin{kind} of {train[place]['row_id']}, seed {seed}"
+            audited.compare("scores", where, recorded[place], again, float(np.abs(recorded).max()) or 1.0)
+
+
+def _mean_gradient(model: Classifier, queries: Texts) -> Arrays:
+    total: Arrays = {}
+    for asked in zip(*queries, strict=True):
+        total = {name: gradient + total.get(name, 0) for name, gradient in model.plain(*asked)[1].items()}
+    return {name: gradient / len(queries[0]) for name, gradient in total.items()}
+
+
+def _product(query: Arrays, own: Arrays) -> float:
+    return sum(float((query[name] * own[name]).sum()) for name in query)

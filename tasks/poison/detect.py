@@ -1,49 +1,58 @@
-"""poison-detect: how well each score finds the rows that the manifest calls poisoned, and rules that are not told."""
+"""poison-detect: which rows each score, and rules that are not told, would take away."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
 from storage import durable
-from storage.errors import require_each_once
-from storage.records import read_records
-from tasks.attacks.detectors import count_of, decided, decisions, found
-from tasks.attacks.poisoning import VERSION, Manifest
-from tasks.poison.results import DetectResult
-from tasks.poison.stages import DetectConfig
+from storage.records import read_each
+from tasks.attacks.detectors import count_of, decisions
+from tasks.attacks.poisoning import CLEAN, VERSION, Manifest
+from tasks.poison.configuration import Detection, Factors, Queries
+from tasks.poison.stages import MODELS, DetectConfig
 from tasks.stage.run import StageInput, StageRun
 
+Scores = dict[str, dict[str, np.ndarray]]
+"""Model -> method -> scores of the training rows in the order of the manifest."""
 
-def detect(run: StageRun, config: DetectConfig, data: StageInput, scores: StageInput) -> DetectResult:
+
+def detect(run: StageRun, config: DetectConfig, data: StageInput, scores: StageInput) -> dict[str, float]:
     """Publishes `removed.json`: the ids of the rows to take away, by what chooses them."""
-    manifest, how, strategy = Manifest.read(data.path), config.detection, config.factors.strategy
-    by_model, truth, rules = scores_of(scores, manifest), manifest.truth, dict[str, dict[str, np.ndarray]]()
-    for model in ("victim", "untrained"):
-        kinds = np.stack([of for name, of in by_model[model].items() if name.startswith(strategy)], axis=1)
-        rules[model] = decisions(by_model[model][strategy], kinds, how.assumed_share, how.percentile)
-    ids, k = np.array([row["row_id"] for row in manifest.train]), count_of(how.assumed_share, len(truth))
-    places = {"detected": rules["victim"]["top-k"], "untrained": rules["untrained"]["top-k"], "oracle": truth}
-    places["random"] = np.random.default_rng([config.seed, 2]).permutation(len(ids))[:k]
+    manifest = Manifest.read(data.path)
+    by_model = scores_of(scores, manifest, config.factors, config.queries)
     with run.publish_file("removed.json") as file:
-        durable.write_json(file, {name: sorted(ids[of].tolist()) for name, of in places.items()})
-    return DetectResult(
-        found={
-            model: {name: found(truth, values, k) for name, values in of.items() if VERSION not in name}
-            for model, of in by_model.items()
-        },
-        decided={model: {rule: decided(truth, rows) for rule, rows in of.items()} for model, of in rules.items()},
-    )
+        durable.write_json(file, chosen(manifest, by_model, config.factors.strategy, config.detection, config.seed))
+    return {}
 
 
-def scores_of(given: StageInput, manifest: Manifest) -> dict[str, dict[str, np.ndarray]]:
-    """Model -> method -> scores of the training rows in the order of the manifest."""
-    rows, ids = list(read_records(given.path / "records.parquet")), [row["row_id"] for row in manifest.train]
-    by_key = {(row["model"], row["method"], row["row_id"]): row["score"] for row in rows}
-    kinds = list(dict.fromkeys((model, method) for model, method, _ in by_key))
-    expected = [(*kind, row_id) for kind in kinds for row_id in ids]
-    keys = [(row["model"], row["method"], row["row_id"]) for row in rows]
-    require_each_once("the scores hold each training row once, by model and method", keys, expected)
-    models = dict[str, dict[str, np.ndarray]]()
-    for model, method in kinds:
-        models.setdefault(model, {})[method] = np.array([by_key[model, method, row_id] for row_id in ids])
-    return models
+def chosen(manifest: Manifest, scores: Scores, strategy: str, how: Detection, seed: int) -> dict[str, list[str]]:
+    """The ids of the rows to take away, by what chooses them."""
+    ids, k = np.array([row["row_id"] for row in manifest.train]), count_of(how.assumed_share, len(manifest.train))
+    first = {model: rules_of(scores[model], strategy, how)["top-k"] for model in MODELS}
+    places = {"detected": first["victim"], "untrained": first["untrained"], "oracle": manifest.truth}
+    places["random"] = np.random.default_rng([seed, 2]).permutation(len(ids))[:k]
+    return {name: sorted(ids[of].tolist()) for name, of in places.items()}
+
+
+def rules_of(scores: Mapping[str, np.ndarray], strategy: str, how: Detection) -> dict[str, np.ndarray]:
+    """Rule -> which rows it suspects by the scores of one model."""
+    kinds = np.stack([of for name, of in scores.items() if name.startswith(strategy)], axis=1)
+    return decisions(scores[strategy], kinds, how.assumed_share, how.percentile)
+
+
+def scores_of(given: StageInput, manifest: Manifest, factors: Factors, queries: Queries) -> Scores:
+    """The records of poison-scores. CheckFailed unless each method scored each training row once."""
+    ids, strategy = [row["row_id"] for row in manifest.train], factors.strategy
+    versions = [f"{strategy}{VERSION}{number}" for number in range(queries.transforms)]
+    of_model = [strategy, strategy + CLEAN, *versions, f"{strategy}-variance", "identity", f"identity{CLEAN}"]
+    methods = {model: [*of_model, "loss", "spectral", "clustering"] for model in MODELS}
+    methods["victim"] += ["tracin", f"tracin{CLEAN}"]
+    methods["none"] = ["overlap", f"overlap{CLEAN}"]
+    required = [(row, model, method) for model, every in methods.items() for method in every for row in ids]
+    rows = read_each(given.path / "records.parquet", ("row_id", "model", "method"), required)
+    return {
+        model: {method: np.array([rows[row, model, method]["score"] for row in ids]) for method in every}
+        for model, every in methods.items()
+    }

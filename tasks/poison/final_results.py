@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 from typing import Any
 
-from storage import durable
-from storage.errors import require, require_equal
-from tasks.attacks.poisoning import CLEAN, Manifest, require_backdoor
+from storage.errors import require
+from tasks.attacks.detectors import count_of, decided, found
+from tasks.attacks.poisoning import CLEAN, VERSION, Manifest, require_backdoor, shares
 from tasks.findings.final_results import StudyResults, of_runs
+from tasks.findings.origins import Origins
 from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, arm_mean, compare_together
-from tasks.poison.checks import require_data, require_fit
-from tasks.poison.results import AttackResult, DetectResult, FactorsResult, Measures
+from tasks.influence.kept import ModuleStatistics, complete, degraded
+from tasks.language.classifiers import kept_classifier
+from tasks.poison.detect import Scores, rules_of, scores_of
+from tasks.poison.numbers import Fit, gates, manifest_of
+from tasks.poison.results import Measures
 from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig
 from tasks.stage.run import StageInput, StageRun
 
 REFERENCES = ("untrained", "overlap", "loss", "identity", "tracin", "spectral", "clustering")
 """What influence is compared with."""
+
+
+ORIGINS = Origins(
+    computed={
+        **dict.fromkeys(("seeds.*", "strategy", "confidence_level", "min_seeds"), "stage.json"),
+        "poison.*": "the manifests",
+        **dict.fromkeys(("attack.*", "trainings.*"), "answers of the trainings"),
+        "removal.*": "answers of the trainings and removed.json",
+        "detectors.*": "scores and manifests",
+        "differences.*": "scores, manifests and answers",
+    },
+    asked={
+        **dict.fromkeys(("trainings.*.values.*", "removal.*.values.*"), "predictions"),
+        "removal.*.removed_share": "rows taken away",
+        "detectors.*.values.*": "scores",
+    },
+    not_asked={
+        **dict.fromkeys(("detectors.*-variance.*", "rules.*"), "scores by versions of the queries"),
+        **dict.fromkeys(("modules.*", "degraded_modules.*"), "factors/ alone tells how they came about"),
+        "gates.0.*": "metrics.jsonl alone tells the course of a training",
+    },
+)
 
 
 class Detector(ArmMean):
@@ -62,61 +89,94 @@ class FinalResults(StudyResults):
 def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageInput]) -> FinalResults:
     """Every number of the study, after what can be computed again was."""
     level, seeds, strategy = config.confidence_level, [*map(str, config.seeds)], config.factors.strategy
-    data = {seed: require_data(f"data-{seed}", inputs[f"data-{seed}"], inputs["pool"]) for seed in seeds}
-    found = {seed: DetectResult.read(inputs[f"found-{seed}"]) for seed in seeds}
+    manifests = {seed: manifest_of(inputs[f"data-{seed}"], inputs["pool"]) for seed in seeds}
+    chosen_by = {**dict.fromkeys(TRAINED), **{f"without-{rows}": "found" for rows in REMOVED}}
 
-    rates, weights = dict[str, dict[str, Measures]](), dict[str, tuple[object, str]]()
+    def fit(role: str, seed: str) -> Fit:
+        by = chosen_by[role] and inputs[f"{chosen_by[role]}-{seed}"]
+        return Fit.of(f"{role}-{seed}", inputs[f"{role}-{seed}"], inputs[f"data-{seed}"], by)
+
+    fits = {role: {seed: fit(role, seed) for seed in seeds} for role in chosen_by}
+    every = {f"{role}-{seed}": fit for role, by_seed in fits.items() for seed, fit in by_seed.items()}
 
     def trained(role: str) -> Trained:
-        of = {}
-        for seed in seeds:
-            by = None if role in TRAINED else inputs[f"found-{seed}"]
-            fit = require_fit(f"{role}-{seed}", inputs[f"{role}-{seed}"], inputs[f"data-{seed}"], by)
-            rows = by and durable.read_json(by.path / "removed.json")[role.removeprefix("without-")]
-            trained_on = (seed, rows or role)
-            same, other = weights.setdefault(fit.weights_digest, (trained_on, f"{role}-{seed}"))
-            advice = f"They are those of {other}, which was trained on other rows"
-            require(same == trained_on, f"the weights of {role}-{seed}", fit.weights_digest, "others", advice)
-            of[seed] = fit.rates | {"removed_share": fit.removed_poisoned / data[seed].shares["poisoned"]}
-        rates[role] = of
+        poisoned = {seed: manifest.truth.sum() for seed, manifest in manifests.items()}
+        shares = {seed: float(fit.removed_poisoned / poisoned[seed]) for seed, fit in fits[role].items()}
+        of = {seed: fit.rates | {"removed_share": shares[seed]} for seed, fit in fits[role].items()}
         return Trained(**over_seeds(of, "success", level))
 
-    def detector(model: str, method: str) -> Detector:
-        of = {seed: one.found[model][method] for seed, one in found.items()}
-        others = [one.found["untrained"][method]["auroc"] for one in found.values() if method in one.found["untrained"]]
-        untrained = fmean(others) if others else None
-        return Detector(**over_seeds(of, "auroc", level), untrained_auroc=untrained)
-
     trainings = {role: trained(role) for role in TRAINED}
-    attack = require_backdoor(rates["victim"], rates["control"], level)
-    require_equal("the attack is that of the trainings", AttackResult.read(inputs["attack"]).as_json(), attack)
-    drawn = [{row["row_id"] for row in Manifest.read(inputs[f"data-{seed}"].path).train} for seed in seeds]
-    shared = fmean(len(one & other) / len(one) for one, other in combinations(drawn, 2))
-    asked = {name: data[seeds[0]].shares[name] for name in ("requested", "realised")}  # the same, by the gate
-    first, removal = found[seeds[0]], {rows: trained(f"without-{rows}") for rows in REMOVED}
-    detectors = {method: detector(model, method) for model in ("victim", "none") for method in first.found[model]}
-    areas = {name: of.values for name, of in detectors.items()} | {"untrained": detector("untrained", strategy).values}
-    cells = {f"{model}, seed {seed}": f"{model}_factors-{seed}" for seed in seeds for model in MODELS}
-    factors = {cell: FactorsResult.read(inputs[role]) for cell, role in cells.items()}
+    attack = require_backdoor(*({seed: fit.rates for seed, fit in fits[role].items()} for role in TRAINED), level)
+    drawn = [{row["row_id"] for row in manifest.train} for manifest in manifests.values()]
+    poison = means_of([shares(manifest, config.poison) for manifest in manifests.values()])
+    how = (config.factors, config.queries)
+    scores = {seed: scores_of(inputs[f"scores-{seed}"], manifests[seed], *how) for seed in seeds}
+    judged = Judged(config, manifests, scores)
+    detectors = judged.detectors()
+    areas = {name: of.values for name, of in detectors.items()}
+    areas["untrained"] = judged.detector("untrained", strategy).values
+    removal = {rows: trained(f"without-{rows}") for rows in REMOVED}
+    cells = {f"{model}, seed {seed}": (model, seed) for seed in seeds for model in MODELS}
+    factors = {cell: _factors(inputs, *of) for cell, of in cells.items()}
     return FinalResults(
-        **of_runs(run, inputs, AUDITED),
+        **of_runs(run, inputs, AUDITED, gates(every)),
         seeds=config.seeds,
         strategy=strategy,
-        poison=means_of([of.shares for of in data.values()]) | asked | {"shared_rows": shared},
+        poison=poison | {"shared_rows": fmean(len(one & other) / len(one) for one, other in combinations(drawn, 2))},
         attack=attack | {"success": trainings["victim"].success, "control": trainings["control"].success},
         trainings=trainings,
         detectors=detectors,
-        rules={
-            model: {rule: means_of([one.decided[model][rule] for one in found.values()]) for rule in rules}
-            for model, rules in first.decided.items()
-        },
-        modules=[{"of": of} | module for of, one in factors.items() for module in one.modules],
-        degraded_modules=[f"{name} ({of})" for of, one in factors.items() for name in one.degraded],
+        rules={model: judged.rules(model) for model in MODELS},
+        modules=[{"of": cell} | _told(module) for cell, modules in factors.items() for module in modules],
+        degraded_modules=[f"{name} ({cell})" for cell, modules in factors.items() for name in degraded(modules)],
         removal=removal,
         differences=compared(config, areas, removal),
         confidence_level=level,
         min_seeds=config.min_seeds,
     )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Scores of the training rows, beside what the manifest of each seed calls poisoned."""
+
+    config: EndConfig
+    manifests: Mapping[str, Manifest]
+    scores: Mapping[str, Scores]
+
+    def detector(self, model: str, method: str) -> Detector:
+        share, of = self.config.detection.assumed_share, dict[str, Measures]()
+        for seed, manifest in self.manifests.items():
+            of[seed] = found(manifest.truth, self.scores[seed][model][method], count_of(share, len(manifest.train)))
+        return Detector(**over_seeds(of, "auroc", self.config.confidence_level), untrained_auroc=None)
+
+    def detectors(self) -> dict[str, Detector]:
+        of_seed = next(iter(self.scores.values()))
+        models = {method: model for model in ("victim", "none") for method in of_seed[model] if VERSION not in method}
+        detectors = {method: self.detector(model, method) for method, model in models.items()}
+        beside = {
+            method: self.detector("untrained", method).auroc for method in models if method in of_seed["untrained"]
+        }
+        return {
+            method: of.model_copy(update={"untrained_auroc": beside.get(method)}) for method, of in detectors.items()
+        }
+
+    def rules(self, model: str) -> dict[str, Measures]:
+        how = (self.config.factors.strategy, self.config.detection)
+        suspected = {seed: rules_of(of[model], *how) for seed, of in self.scores.items()}
+        truth = {seed: manifest.truth for seed, manifest in self.manifests.items()}
+        rules = next(iter(suspected.values()))
+        return {rule: means_of([decided(truth[seed], of[rule]) for seed, of in suspected.items()]) for rule in rules}
+
+
+def _factors(inputs: Mapping[str, StageInput], model: str, seed: str) -> list[ModuleStatistics]:
+    victim, folder = inputs[f"victim-{seed}"], inputs[f"{model}_factors-{seed}"].path / "factors"
+    return complete(folder, kept_classifier(victim.path / MODELS[model]))[1]
+
+
+def _told(module: ModuleStatistics) -> dict[str, Any]:
+    rungs = [f"{side['module']}: {rung}" for side in module.sides for rung in side["rungs"]]
+    return {"name": module.name, "status": module.status, "examples": module.examples, "rungs": rungs}
 
 
 def means_of(values: list[Measures]) -> Measures:

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from storage import durable
 from storage.records import Rows
-from tasks.attacks.poisoning import Manifest, Texts, rates, texts_of
+from tasks.attacks.poisoning import Manifest, Texts, texts_of
 from tasks.language.classifiers import Classifier, logits_of, new_classifier
 from tasks.poison.results import FitResult
 from tasks.poison.stages import FitConfig
@@ -20,9 +20,7 @@ from tasks.stage.run import StageInput, StageRun
 from tasks.training.loop import train_problem
 from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
-from tasks.training.result import described
 from tasks.training.schedule import Schedule
-from tasks.training.weights import weights_digest
 
 LOSS = "training_loss"
 """The metric that decides, in nats: influence asks about a minimum of the loss that was trained on."""
@@ -31,7 +29,7 @@ LOSS = "training_loss"
 def fit(run: StageRun, config: FitConfig, data: StageInput, found: StageInput | None = None) -> FitResult:
     """Publishes `model/`, `initial/` and snapshots. Records: the labels of test rows, as they are and as asked."""
     manifest, where = Manifest.read(data.path), device(config.execution)
-    rows, removed = trained_rows(manifest, config, found)
+    rows, _ = trained_rows(manifest, config, found)
     torch.manual_seed(config.seed)
     known = [row["given_text"] for row in manifest.rows]
     model = new_classifier(config.model, known, manifest.labels, run.cache).to(where)
@@ -51,20 +49,11 @@ def fit(run: StageRun, config: FitConfig, data: StageInput, found: StageInput | 
         decides=LOSS,
         trivial=trivial(rows[1]),
     )
-    position = train_problem(run, problem, schedule, config.seed, config.execution)
+    train_problem(run, problem, schedule, config.seed, config.execution)
     run.outputs.extend(name for name in snapshots if name not in run.outputs)  # what an attempt before this one kept
     _publish(run, "model", model.eval().cpu())
-    records = answers(model, manifest, batch)
-    return FitResult(
-        rates=rates(records, manifest),
-        training=described(schedule, problem, position),
-        snapshots={name: schedule.learning_rate(step) for name, step in snapshots.items()},
-        removed=len(removed),
-        removed_poisoned=sum(row["changed"] for row in removed),
-        initial_digest=weights_digest(run.directory / "initial"),
-        weights_digest=weights_digest(run.directory / "model"),
-        records_digest=run.merge_records(run.each([records], list, "rows"), ("row_id",)),
-    )
+    run.merge_records(run.each([answers(model, manifest, batch)], list, "rows"), ("row_id",))
+    return FitResult(snapshots={name: schedule.learning_rate(step) for name, step in snapshots.items()})
 
 
 def trained_rows(manifest: Manifest, config: FitConfig, found: StageInput | None) -> tuple[Texts, Rows]:

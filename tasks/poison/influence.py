@@ -21,7 +21,7 @@ from tasks.influence.scores import scores as influence
 from tasks.influence.task import Task, token_losses
 from tasks.language.classifiers import Classifier, kept_classifier, states_of
 from tasks.poison.fit import numbers_of
-from tasks.poison.results import FactorsResult, FitResult, ScoresResult
+from tasks.poison.results import FitResult
 from tasks.poison.stages import MODELS, FactorsConfig, ScoresConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
@@ -44,7 +44,7 @@ def task_of(model: Classifier, texts: Texts) -> Task:
 
 def factors(
     run: StageRun, config: FactorsConfig, data: StageInput, victim: StageInput, attack: StageInput
-) -> FactorsResult:
+) -> dict[str, float]:
     """Publishes `plan.md`, before anything is computed, and `factors/`, module by module: a kill costs one of them."""
     manifest, where = Manifest.read(data.path), device(config.execution)
     model = kept_classifier(victim.path / config.folder).to(where)
@@ -58,14 +58,12 @@ def factors(
     found = compute_factors(train, every, folder, plan, seed=config.seed, batch=batch, anew=True, told=run.step)
     run.outputs.append("factors")
     kept.require_usable(found, config.factors.max_degraded_share)
-    rungs = {one.name: [f"{side['module']}: {rung}" for side in one.sides for rung in side["rungs"]] for one in found}
-    modules = [
-        {key: getattr(one, key) for key in ("name", "status", "examples")} | {"rungs": rungs[one.name]} for one in found
-    ]
-    return FactorsResult(modules=modules, degraded=kept.degraded(found))
+    return {}
 
 
-def scores(run: StageRun, config: ScoresConfig, data: StageInput, victim: StageInput, **of: StageInput) -> ScoresResult:
+def scores(
+    run: StageRun, config: ScoresConfig, data: StageInput, victim: StageInput, **of: StageInput
+) -> dict[str, float]:
     """Records: the score of each training row by model and method; higher is more suspicious. Each part, one pass over
     the rows for all kinds of queries, is durable as it is done. `of` are the factors of the models."""
     manifest, where, batch = Manifest.read(data.path), device(config.execution), config.execution.micro_batch_examples
@@ -122,5 +120,5 @@ def scores(run: StageRun, config: ScoresConfig, data: StageInput, victim: StageI
     parts = {f"{model}-{name}": (model, make) for model in MODELS for name, make in makers.items()}
     by_words = {f"overlap{kind}": overlap(rows[0], queries[kind][0]) for kind in plain}
     parts |= {"victim-tracin": ("victim", by_steps), "none-overlap": ("none", lambda model: by_words)}
-    digest = run.merge_records(run.each(parts, records, "kinds of scores"), ("row_id", "model", "method"))
-    return ScoresResult(records_digest=digest)
+    run.merge_records(run.each(parts, records, "kinds of scores"), ("row_id", "model", "method"))
+    return {}

@@ -11,6 +11,7 @@ from tasks.findings.comparison_table import arm_table, comparison_table
 from tasks.findings.document import Document, Figure, Section
 from tasks.findings.figures import Estimated, forest
 from tasks.findings.final_results import numerics_changed
+from tasks.findings.gates import checked_section
 from tasks.findings.numbers import RATE, rate_points, span
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.table import Table
@@ -64,6 +65,7 @@ def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
                 tables=[detector_table(results), comparison_table(results.differences, *how, higher_is_better=True)],
             ),
             Section("Decisions without labels", tables=[rule_table(results)]),
+            checked_section(results.gates, results.audit),
             Section("Limits", points=[TRIGGER_IS_KNOWN, *LIMITS]),
         ],
     )
@@ -129,7 +131,6 @@ def facts(results: FinalResults) -> list[str]:
         f"{poison['shared_rows']:.0%} of their training rows in common: intervals are those of other draws from this "
         "pool, for this classifier, and not of other texts.",
         f"Factors of {len(results.modules)} modules: {', '.join(f'{states[status]} {status}' for status in states)}.",
-        results.audit.in_words,
     ]
 
 

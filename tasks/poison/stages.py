@@ -21,7 +21,7 @@ MODELS = {"victim": "model", "untrained": "initial"}
 """The models whose scores are compared, and where a victim's training kept them."""
 AUDIT_TOLERANCE = 1e-3
 """Relative to the largest score, of a score; absolute, of a share or a measure."""
-AUDITED = dict.fromkeys(("predictions", "scores", "measures"), AUDIT_TOLERANCE)
+AUDITED = dict.fromkeys(("predictions", "scores", "rows taken away"), AUDIT_TOLERANCE)
 """Kinds of numbers that the audit computes again."""
 
 
@@ -81,6 +81,7 @@ class DetectConfig(OfStudy):
     """poison-detect: how well scores find the poisoned rows, and decisions without labels."""
 
     factors: Factors
+    queries: Queries
     detection: Detection
     seed: int
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tasks.attacks.detectors import clustering, decided, decisions, found, measured_plainly, overlap, spectral
+from tasks.attacks.detectors import clustering, decided, decisions, found, overlap, spectral
 
 TRUTH = np.zeros(40, dtype=bool)
 TRUTH[:4] = True
@@ -31,8 +31,25 @@ def test_f1_of_the_first_k_shares_ties_at_the_limit() -> None:
     assert found(np.array([True, True, False, False, False]), scores, 2)["f1_at_k"] == pytest.approx((1 + 1 / 3) / 2)
 
 
+def measured_plainly(truth: np.ndarray, scores: np.ndarray, k: int) -> dict[str, float]:
+    """The same as `found`, by counting alone."""
+    pairs = scores[truth][:, None] - scores[~truth]
+    recall = precise = hits = before = 0.0
+    for level in sorted({*scores.tolist()}, reverse=True):
+        taken, right = (scores >= level).sum(), truth[scores >= level].sum()
+        precise += (right / truth.sum() - recall) * right / taken
+        recall, new = right / truth.sum(), taken - before
+        hits += truth[scores == level].sum() * min(1.0, max(0.0, (k - before) / new))
+        before = taken
+    return {
+        "auroc": float(((pairs > 0) + (pairs == 0) / 2).mean()),
+        "average_precision": float(precise),
+        "f1_at_k": float(2 * hits / (k + truth.sum())),
+    }
+
+
 @pytest.mark.parametrize("values", [2, 5, 1_000], ids=["ties everywhere", "ties", "none"])
-def test_what_the_audit_counts_is_what_the_library_says(values: int) -> None:
+def test_what_is_counted_is_what_the_library_says(values: int) -> None:
     chance = np.random.default_rng(values)
     for k in (1, 7, 30):
         scores = chance.integers(values, size=40) / 7
