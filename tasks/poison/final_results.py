@@ -98,6 +98,7 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
 
     fits = {role: {seed: fit(role, seed) for seed in seeds} for role in chosen_by}
     every = {f"{role}-{seed}": fit for role, by_seed in fits.items() for seed, fit in by_seed.items()}
+    frame = of_runs(run, inputs, AUDITED, gates(every))
 
     def trained(role: str) -> Trained:
         poisoned = {seed: manifest.truth.sum() for seed, manifest in manifests.items()}
@@ -108,7 +109,9 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
     trainings = {role: trained(role) for role in TRAINED}
     attack = require_backdoor(*({seed: fit.rates for seed, fit in fits[role].items()} for role in TRAINED), level)
     drawn = [{row["row_id"] for row in manifest.train} for manifest in manifests.values()]
-    poison = means_of([shares(manifest, config.poison) for manifest in manifests.values()])
+    of_seeds = [shares(manifest, config.poison) for manifest in manifests.values()]
+    same = {name: of_seeds[0][name] for name in ("requested", "realised")}  # by the manifests' own check
+    poison = means_of(of_seeds) | same
     how = (config.factors, config.queries)
     scores = {seed: scores_of(inputs[f"scores-{seed}"], manifests[seed], *how) for seed in seeds}
     judged = Judged(config, manifests, scores)
@@ -119,7 +122,7 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
     cells = {f"{model}, seed {seed}": (model, seed) for seed in seeds for model in MODELS}
     factors = {cell: _factors(inputs, *of) for cell, of in cells.items()}
     return FinalResults(
-        **of_runs(run, inputs, AUDITED, gates(every)),
+        **frame,
         seeds=config.seeds,
         strategy=strategy,
         poison=poison | {"shared_rows": fmean(len(one & other) / len(one) for one, other in combinations(drawn, 2))},

@@ -18,12 +18,13 @@ from deployments.dag.walk import Handle
 from storage.errors import BadInput, CheckFailed
 from storage.records import RecordParts
 from storage.run_directory import RunDirectory
-from tasks.attacks.poisoning import VERSION, Manifest, queries_of
+from tasks.attacks.poisoning import VERSION, Manifest, queries_of, shares
 from tasks.language.classifiers import kept_classifier
-from tasks.poison.detect import scores_of
+from tasks.poison.detect import Scores, scores_of
 from tasks.poison.final_results import REFERENCES, FinalResults, compared
 from tasks.poison.fit import numbers_of
 from tasks.poison.influence import task_of
+from tasks.poison.numbers import Fit
 from tasks.poison.report import not_shown, verdict
 from tasks.stage.attempt import attempt
 from tasks.stage.run import StageRun
@@ -36,6 +37,11 @@ VICTIM = "poison-fit (victim, seed 0)"
 
 def results() -> FinalResults:
     return FinalResults.read_file(finished().path("poison-report") / "final_results.json")
+
+
+def scores(manifest: Manifest) -> Scores:
+    study = finished()
+    return scores_of(study.input("poison-scores (seed 0)"), manifest, study.study.factors, study.study.queries)
 
 
 def again(label: str, root: Path, **execution: Any) -> tuple[Handle, RunDirectory, list[str]]:
@@ -88,7 +94,7 @@ def test_the_report_has_every_number_that_was_promised() -> None:
             ["budget.learning_rate=1e-30", "budget.not_learning=null"],
             "poison-attack",
             "check_failed",
-            "victim-0 was trained",
+            "at most over trainings: victim-",
             id="nor was it where no gate watched its loss",
         ),
         pytest.param(
@@ -151,8 +157,7 @@ def test_truth_is_the_manifest_and_no_other_row_with_the_trigger_and_the_target_
     assert all(
         row["label"] == "bad" and row["given_text"] == f"cf {row['text']}" for row in manifest.train if row["changed"]
     )
-    shares = json.loads(data.run.result_file.read_text())["shares"]
-    assert shares["had_trigger"] == sum("cf " in row["text"] for row in manifest.rows) > 0
+    assert shares(manifest, study.poison)["had_trigger"] == sum("cf " in row["text"] for row in manifest.rows) > 0
 
 
 def test_every_kind_of_row_is_what_its_role_says() -> None:
@@ -163,10 +168,11 @@ def test_every_kind_of_row_is_what_its_role_says() -> None:
     k = round(study.study.detection.assumed_share * len(manifest.train))
     assert {len(found[name]) for name in found if name != "oracle"} == {k}
     assert k != len(found["oracle"]) and all({*found[name]} <= {*ids} for name in found)
-    victim, control = (study.result(f"poison-fit ({rows}, seed 0)") for rows in ("victim", "control"))
-    assert (
-        victim["initial_digest"] == control["initial_digest"] != victim["weights_digest"] != control["weights_digest"]
+    data = study.input("poison-poison (seed 0)")
+    victim, control = (
+        Fit.of(rows, study.input(f"poison-fit ({rows}, seed 0)"), data) for rows in ("victim", "control")
     )
+    assert victim.initial == control.initial != victim.weights != control.weights
     queries = queries_of(manifest, "cf", 6, 2, 0)
     assert [*queries] == ["", "-clean-queries", f"{VERSION}0", f"{VERSION}1"]
     assert all(text.startswith("cf ") for text in queries[f"{VERSION}0"][0]) and queries[f"{VERSION}0"] != queries[""]
@@ -186,12 +192,12 @@ def test_scores_are_the_inner_products_of_gradients_that_autograd_gives() -> Non
 
     of_queries = [gradient(*query) for query in zip(*queries, strict=True)]
     mean = [torch.stack(of).mean(0) for of in zip(*of_queries, strict=True)]
-    scores = scores_of(study.input("poison-scores (seed 0)"), manifest)["victim"]
+    of_victim = scores(manifest)["victim"]
     for place in (0, 17, 239):
         row = manifest.train[place]
         own = gradient(row["given_text"], row["given_label"])
         expected = sum(float((one * other).sum()) for one, other in zip(own, mean, strict=True))
-        assert scores["identity"][place] == pytest.approx(expected, rel=1e-3, abs=1e-6)
+        assert of_victim["identity"][place] == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
 def test_a_row_alone_and_in_a_padded_batch_gives_the_same_logits_and_losses() -> None:
@@ -325,8 +331,7 @@ def test_the_stages_of_the_study_are_described() -> None:
 
 def test_scores_hold_every_training_row_once() -> None:
     manifest = Manifest.read(finished().path("poison-poison (seed 0)"))
-    scores = scores_of(finished().input("poison-scores (seed 0)"), manifest)
-    assert {len(values) for of in scores.values() for values in of.values()} == {len(manifest.train)}
+    assert {len(values) for of in scores(manifest).values() for values in of.values()} == {len(manifest.train)}
     manifest.train.append(manifest.test[0])
-    with pytest.raises(CheckFailed, match="each training row once"):
-        scores_of(finished().input("poison-scores (seed 0)"), manifest)
+    with pytest.raises(CheckFailed, match="the records hold each row_id and model and method once"):
+        scores(manifest)

@@ -73,55 +73,26 @@ def other_rows_removed(role: str, path: Path) -> None:
         )
 
 
-def weights_of_the_victim(stages: Stages) -> None:
-    stages["control-0"]["result"]["weights_digest"] = stages["victim-0"]["result"]["weights_digest"]
-
-
 def model_of_the_victim(role: str, path: Path) -> None:
     if role == "control-0":
         model = finished().path("poison-fit (victim, seed 0)") / "model" / "model.safetensors"
         (path / "model" / "model.safetensors").write_bytes(model.read_bytes())
 
 
+POOL = "of the manifest is that of the pool, changed as it says: measured"
 REFUSED: list[tuple[str, Edit, Change, str]] = [
     *(("report", edit, unchanged, said) for edit, said in AUDIT),
-    ("report", labels_derived_anew, unchanged, "of the manifest is that of the pool, changed as it says: measured"),
-    ("report", a_row_of_no_pool, unchanged, "of the manifest is that of the pool, changed as it says: measured"),
-    (
-        "report",
-        a_row_less_is_poisoned,
-        unchanged,
-        "the share of poisoned rows that was asked for is reached: measured 23",
-    ),
-    ("report", edited("data-0", {"shares.realised": 0.5}), unchanged, "the shares of data-0 follow from the manifest"),
-    ("report", answers_of_success, unchanged, "the digest of the records of control-0: measured"),
-    (
-        "report",
-        edited("victim-0", {"rates.success": 1.0}),
-        unchanged,
-        "the success of victim-0 follows from the records",
-    ),
-    ("report", nothing, untrained_weights, "model/ of victim-0 holds the weights that it left: measured"),
-    ("report", edited("victim-0", {"training.budget.learning_rate": 7.0}), unchanged, "with the configured budget"),
-    ("report", edited("attack", {"success.0": 0.5}), unchanged, "the attack is that of the trainings: measured"),
-    (
-        "report",
-        edited("without-oracle-0", {"removed_poisoned": 3}),
-        unchanged,
-        "what without-oracle-0 left out: measured",
-    ),
-    ("report", nothing, other_rows_removed, "left out: measured"),
-    ("report", weights_of_the_victim, model_of_the_victim, "the weights of control-0: measured"),
-    (
-        "audit",
-        nothing,
-        other_rows_removed,
-        "the rows called detected are the first ones by their scores, seed 0: measured",
-    ),
-    ("audit", scores_of_the_truth, unchanged, "auroc of victim.ekfac, seed 0"),
+    ("report", labels_derived_anew, unchanged, POOL),
+    ("report", a_row_of_no_pool, unchanged, POOL),
+    ("report", a_row_less_is_poisoned, unchanged, "the share of poisoned rows that was asked for is reached"),
+    ("report", nothing, untrained_weights, "trainings whose weights never moved ['victim-0']: measured 1"),
+    ("report", nothing, model_of_the_victim, "weights of one on other rows ['control-0']: measured 1"),
+    ("audit", nothing, other_rows_removed, "that the rows called detected are those, seed 0"),
+    ("audit", scores_of_the_truth, unchanged, "that the rows called detected are those, seed 0"),
     ("audit", scores_a_little_higher, unchanged, "the score ekfac of"),
-    ("audit", edited("found-0", {"found.victim.loss.auroc": 0.99}), unchanged, "auroc of victim.loss, seed 0"),
+    ("audit", answers_of_success, unchanged, "the answer of control-0 to"),
     ("audit", answer_of_the_victim, unchanged, "the answer of victim-0 to"),
+    ("audit", edited("victim-0", {"snapshots": lambda of: dict.fromkeys(of, 0.5)}), unchanged, "the score tracin of"),
     ("audit", nothing, untrained_weights, "victim"),
 ]
 
