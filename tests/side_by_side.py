@@ -22,6 +22,8 @@ COUNTED: Counter[str] = Counter()
 """What the tests of this run counted, by name; at the end that of all workers is added up."""
 ONE_BY_ONE = ("tests/slurm/",)
 """Tests that share nothing within their file: each goes to the next free worker."""
+FIRST = (*ONE_BY_ONE, "tests/kill/", "tests/test_going_on", "tests/test_own_study")
+"""What waits longest, so that no worker is left with it at the end."""
 
 
 class ByFile(LoadScopeScheduling):
@@ -46,8 +48,7 @@ def is_worker(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What waits longest begins first, so that no worker is left with it at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith(ONE_BY_ONE))
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
 
 
 class Guard:

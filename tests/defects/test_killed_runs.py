@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -23,7 +21,7 @@ from prefect.states import Completed, Running
 from deployments.prefect.flow_run import FOLDER, LABEL, end_killed
 from flows import command
 from storage import durable, locks
-from tests.conftest import REPOSITORY
+from tests.forks import Forks
 
 STUDY = """
 import time
@@ -63,25 +61,21 @@ def client(prefect_server: str) -> Iterator[SyncPrefectClient]:
 
 
 def test_a_killed_study_is_crashed_when_the_next_start_comes_and_one_that_lives_is_left_alone(
-    client: SyncPrefectClient, tmp_path: Path, prefect_server: str
+    client: SyncPrefectClient, tmp_path: Path, forks: Forks
 ) -> None:
     (tmp_path / "killed_study.py").write_text(STUDY)
     name = f"killed-{os.getpid()}"
     arguments = ["run", str(tmp_path / "killed_study.py"), "--root", str(tmp_path / "runs"), "--set", f"name={name}"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"from flows.command import ratchet; raise SystemExit(ratchet({arguments}))"],
-        cwd=REPOSITORY,
-        env=os.environ | {"PREFECT_API_URL": prefect_server},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        _until(lambda: [*_tasks_of(client, *_runs(client, name))] == ["Running"], process)
-        end_killed(name)
-        assert _states(client, name) == ["Running"], "its lock is held"
-    finally:
-        process.kill()
-        process.wait()
+    seen: list[str] = []
+
+    def strike() -> bool:
+        if [*_tasks_of(client, *_runs(client, name))] == ["Running"]:
+            end_killed(name)
+            seen.extend(_states(client, name))
+        return bool(seen)
+
+    assert forks.run(tmp_path, *arguments, strike=strike)[0] == -signal.SIGKILL
+    assert seen == ["Running"], "its lock is held"
     (killed,) = _runs(client, name)
     assert killed.state and killed.state.name == "Running", "Prefect itself hears of no SIGKILL"
 
@@ -164,10 +158,3 @@ def _tasks_of(client: SyncPrefectClient, *runs: FlowRun) -> list[Any]:
     ids: list[UUID] = [run.id for run in runs]
     found = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids))) if ids else []
     return [run.state.name for run in found if run.state]
-
-
-def _until(holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 300
-    while not holds():
-        assert time.monotonic() < end and process.poll() is None
-        time.sleep(0.1)
