@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from rich.filesize import decimal
 
 from storage import durable, locks, markers, reading, visible
-from storage.continuations import exactness
+from storage.attempts import exactness
 from storage.errors import BadInput
 from storage.generations import EARLIER
 from storage.inside import Outside, copy, inside, parts

@@ -14,8 +14,8 @@ from typing import Any
 
 from storage import attempts, durable, locks, markers
 from storage.__main__ import MANIFEST
+from storage.attempts import exactness
 from storage.checkpoints import furthest
-from storage.continuations import exactness
 from storage.differences import ABSENT, leaves
 from storage.errors import MESSAGE_SHOWN, BadInput, cut
 from storage.inside import inside

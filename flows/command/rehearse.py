@@ -23,7 +23,7 @@ from deployments.dag.walk import Handle, Walk
 from flows.command import settings
 from flows.command.terminal import show
 from storage import durable
-from storage.continuations import keep_answer
+from storage.attempts import keep_answer
 from storage.run_directory import RunDirectory, read
 from tasks.stage import outcome
 from tasks.stage.attempt import attempt

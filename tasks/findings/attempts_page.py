@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage import durable
-from storage.attempts import records
-from storage.continuations import exactness
+from storage.attempts import exactness, records
 from storage.run_directory import RunDirectory
 from tasks.findings.dag import Dag
 from tasks.findings.dag_figure import dag_figure

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from storage.continuations import exactness
+from storage.attempts import exactness
 from storage.reading import NUMBER, fits
 from storage.rows import rows_of
 from storage.run_directory import RunDirectory, read

@@ -9,7 +9,7 @@ import torch
 
 from flows.command.rehearse import differences
 from storage import durable
-from storage.continuations import exactness
+from storage.attempts import exactness
 from storage.run_directory import run_in
 from tests.forks import QUICK, Forks
 
