@@ -1,8 +1,7 @@
 """Reads files that others may have made: only regular ones, up to a bound, with values of the kinds that are expected.
 
 A pipe blocks, a device has no end, and a small file of brackets can grow huge: one such file in a root that a group
-shares must stop no command. The bounds are far above what Ratchet writes. Without a check of its kind a value would
-fail wherever a command uses it, and nothing else would be shown either.
+shares must stop no command. The bounds are far above what Ratchet writes. A value of another kind is refused.
 """
 
 from __future__ import annotations

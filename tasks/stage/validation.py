@@ -122,9 +122,8 @@ def _explain(model: type[BaseModel], item: Any) -> str:
         suffix += f"; {hint}".rstrip()
     if item["type"] == "list_type":
         suffix += f": write a list, such as [{cut(str(item['input']))}]"
-    if item["type"].startswith(("greater", "less")) and issubclass(
-        model, Configuration
-    ):  # pydantic names the one limit that was crossed
+    crossed = item["type"].startswith(("greater", "less"))
+    if crossed and issubclass(model, Configuration):  # pydantic names the one limit that was crossed
         of_key = next((f"; limits: {row.limits}" for row in keys_of(model, key) if row.path == key), "")
         suffix = f" (it is {cut(repr(item['input']))}{of_key})"
     return f"{key or model.__name__}: {message}{suffix}"
