@@ -181,7 +181,7 @@ def study(function: Callable[..., Any] | None = None, *, small: Mapping[str, Any
 
 KEY = "key_"
 """Before a number that is the key of a dictionary, and no place in a list."""
-REPORT = Stage("report", ArmsConfig, "tasks.findings.side_by_side:report", version=2, needs="cpu")
+REPORT = Stage("report", ArmsConfig, "tasks.findings.side_by_side:report", version=3, needs="cpu")
 
 
 def report(

@@ -17,6 +17,7 @@ from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from tasks.calorimeter import stages
 from tasks.calorimeter.study import Study
+from tasks.findings.sweep.configuration import Swept
 from tasks.stage.run import Stage
 
 SHOWERS = Stage("calorimeter-showers", stages.ShowersConfig, "tasks.calorimeter.showers:showers", needs="cpu")
@@ -63,9 +64,20 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     return stage(REPORT, stages.EndConfig.of(study), **ends, audit=audit)
 
 
-NUMBERS_OF_A_SWEEP = [
-    *(f"regressors.*.{target}" for target in ("u_cm", "v_cm", "w_cm", "energy_mev")),
-    *(f"inpainter.{whose}_*" for whose in ("mae", "neighbour_mae")),
+METRICS_OF_A_SWEEP = [
+    *(
+        Swept(title=of, numbers=f"regressors.{{arm}}.{of}", higher=False)
+        for of in ("u_cm", "v_cm", "w_cm", "energy_mev")
+    ),
+    *(
+        Swept(
+            title=f"error of {of} sensors",
+            numbers=f"inpainter.{{arm}}_{of}",
+            higher=False,
+            pairs=[["mae", "neighbour_mae"]],
+        )
+        for of in ("bright", "dim")
+    ),
 ]
 
 calorimeter = study_flow(page)

@@ -14,6 +14,7 @@ from typing import get_args
 
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
+from tasks.findings.sweep.configuration import Swept
 from tasks.icecube import stages
 from tasks.icecube.configuration import Inputs
 from tasks.icecube.study import Study
@@ -55,13 +56,13 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     )
 
 
-NUMBERS_OF_A_SWEEP = [
-    "trivial.best_constant_degrees",
-    "training.mean_degrees",
-    "training.median_degrees",
-    "training.learning_rate",
-    "trials.*.validation_angle_degrees",
-    "trials.*.learned_seeds",
+METRICS_OF_A_SWEEP = [
+    Swept(title="mean error", numbers="training.mean_degrees", higher=False, unit="degrees"),
+    Swept(title="median error", numbers="training.median_degrees", higher=False, unit="degrees"),
+    Swept(title="learning rate", numbers="training.learning_rate", higher=None),
+    Swept(title="error of a trial", numbers="trials.{arm}.validation_angle_degrees", higher=False, unit="degrees"),
+    Swept(title="learned seeds of a trial", numbers="trials.{arm}.learned_seeds", higher=True),
+    Swept(title="best constant", numbers="trivial.best_constant_degrees", higher=None, unit="degrees"),
 ]
 
 icecube = study_flow(page)

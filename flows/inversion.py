@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
+from tasks.findings.sweep.configuration import Swept
 from tasks.inversion import stages
 from tasks.inversion.study import Study, cell_role
 from tasks.stage.run import Stage
@@ -38,7 +39,10 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     return stage(REPORT, stages.for_report(study), data=data, pilot=pilot, probe=probe, audit=audit, **cells)
 
 
-NUMBERS_OF_A_SWEEP = ["trivial.*", "arms.*.mean", "differences.*.percent", "differences.*.p_adjusted"]
+METRICS_OF_A_SWEEP = [
+    Swept(title="validation error", numbers="arms.{arm}.mean", higher=False),
+    Swept(title="error without learning", numbers="trivial.{arm}", higher=None),
+]
 
 inversion = study_flow(page)
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
+from tasks.findings.sweep.configuration import Swept
 from tasks.language.stages import LabelledConfig
 from tasks.poison import stages
 from tasks.poison.study import Study
@@ -73,7 +74,12 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     return stage(REPORT, stages.EndConfig.of(study), pool=pool, attack=attack, audit=audit, **found)
 
 
-NUMBERS_OF_A_SWEEP = ["attack.*", "detectors.*.auroc", "detectors.*.untrained_auroc", "removal.*.success"]
+METRICS_OF_A_SWEEP = [
+    Swept(title="AUROC", numbers="detectors.{arm}.auroc", higher=True),
+    Swept(title="AUROC of an untrained model", numbers="detectors.{arm}.untrained_auroc", higher=None),
+    Swept(title="success after a removal", numbers="removal.{arm}.success", higher=False),
+    Swept(title="the attack", numbers="attack.{arm}", higher=None),
+]
 
 poison = study_flow(page)
 

@@ -17,7 +17,8 @@ from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from tasks.attacks import stages as attacks
 from tasks.attacks.stages import HotFlipConfig, TransferConfig, UatConfig
-from tasks.findings.sweep.configuration import SweepConfig
+from tasks.attacks.swept import METRICS, NATS, PAIRS
+from tasks.findings.sweep.configuration import SweepConfig, Swept
 from tasks.language.stages import BaseConfig, SetupConfig
 from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC
 from tasks.monotonic.stages import ChooseConfig, ConstrainConfig, OrderConfig, TrainConfig
@@ -37,7 +38,7 @@ ORDER = Stage("order", OrderConfig, "tasks.monotonic.order:order", version=2, ne
 UAT = Stage("uat", UatConfig, "tasks.attacks.uat:uat", version=5, needs="gpu")
 HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=4, needs="gpu")
 TRANSFER = Stage("transfer", TransferConfig, "tasks.attacks.transfer:transfer", version=2, needs="gpu")
-SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=11, needs="cpu")
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=12, needs="cpu")
 AUDIT = Stage("audit", stages.AuditConfig, "tasks.robustness.audit:audit", version=3, needs="gpu")
 AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=17, needs="cpu")
 
@@ -82,17 +83,22 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     return stage(AGGREGATE, stages.for_aggregate(study), **read, order=order, audit=audit)
 
 
-NUMBERS_OF_A_SWEEP = [
-    "models.*.loss_nats_per_token",
-    "arms.*.alive_share",
-    "arms.*.movement_ratio",
-    "arms.*.budget.learning_rate",
-    "arms.*.best_step",
-    "attacks.*.effects.*.increase_nats_per_token.value",
-    "attacks.*.effects.*.clean_loss_nats_per_token",
-    "attacks.*.effects.*.control_increase_nats_per_token.value",
-    "attacks.*.effects.*.blind_increase_nats_per_token.value",
-    "attacks.hotflip.effects.*.success_rate.value",
+METRICS_OF_A_SWEEP = [
+    *METRICS,
+    Swept(title="movement", numbers="arms.{arm}.movement_ratio", higher=None),
+    Swept(title="learning rate", numbers="arms.{arm}.budget.learning_rate", higher=None),
+    Swept(title="best step", numbers="arms.{arm}.best_step", higher=None),
+    *(
+        Swept(
+            title=f"{title} of {{attack}}", numbers=f"attacks.{{attack}}.effects.{{arm}}.{of}", higher=None, unit=NATS
+        )
+        for title, of in {
+            "clean loss": "clean_loss_nats_per_token",
+            "random control": "control_increase_nats_per_token.value",
+            "blind search": "blind_increase_nats_per_token.value",
+        }.items()
+    ),
+    Swept(title="success rate", numbers="attacks.hotflip.effects.{arm}.success_rate.value", higher=False, pairs=PAIRS),
 ]
 SEEDS = {"seed", "model.init_seed"}
 """Keys that vary chance alone: cells over them are repetitions of one study."""

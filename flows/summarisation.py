@@ -13,6 +13,8 @@ from __future__ import annotations
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from tasks.attacks import stages as attacks
+from tasks.attacks import swept
+from tasks.findings.sweep.configuration import Swept
 from tasks.language.stages import PairBaseConfig, PairsConfig
 from tasks.monotonic.arm import ARMS, BASE
 from tasks.monotonic.stages import ConstrainConfig, OrderConfig, TrainConfig
@@ -66,11 +68,9 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     return stage(REPORT, stages.ReportConfig.of(study), **seen, order=order, transfer=transfer, audit=audit)
 
 
-NUMBERS_OF_A_SWEEP = [
-    "models.*.loss_nats_per_token",
-    "models.*.rouge1.value",
-    "arms.*.alive_share",
-    "attacks.*.effects.*.increase_nats_per_token.value",
+METRICS_OF_A_SWEEP = [
+    *swept.METRICS,
+    Swept(title="ROUGE-1", numbers="models.{arm}.rouge1.value", higher=True, pairs=swept.PAIRS),
 ]
 
 summarisation = study_flow(page)

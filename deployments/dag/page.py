@@ -131,8 +131,8 @@ class Page:
         if not all(walk.cells.values()):
             raise BadInput(f"{self.file}: the page calls no stage")
         config = sweep.configuration(study, self.over, missing)
-        if numbers := self.names.get("NUMBERS_OF_A_SWEEP"):
-            config = config.model_copy(update={"numbers": numbers})
+        if metrics := self.names.get("METRICS_OF_A_SWEEP"):
+            config = config.model_copy(update={"metrics": metrics})
         choose = self.names.get("sweep_stage")
         stage, config = choose(study, config) if choose else (sweep.SWEEP, config)
         known = next((one for one in walk.handles if (one.stage, one.config) == (stage, config)), None)

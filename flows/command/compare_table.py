@@ -14,7 +14,8 @@ from typing import Any
 from storage.differences import leaves
 from storage.errors import BadInput
 from storage.reading import read_text
-from tasks.findings.comparison_table import arm_table, comparison_table, in_words, test_table
+from tasks.findings.arms import in_words
+from tasks.findings.comparison_table import arm_table, comparison_table, test_table
 from tasks.findings.numbers import p_value
 from tasks.findings.statistics.comparison import (
     Comparison,

@@ -22,7 +22,7 @@ from tasks.data.normaliser import Normaliser
 from tasks.findings.final_results import StudyResults, of_runs
 from tasks.findings.gates import Gate, at_most
 from tasks.findings.origins import Origins
-from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean, compare_together, judge_with_sources
+from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean, compare_together
 from tasks.findings.statistics.seeds import OverSeeds, over_seeds
 from tasks.sensors.events import Events
 from tasks.sensors.filled import LIGHT, columns, mean_errors
@@ -154,13 +154,11 @@ def _compared(
     pairs = {SCORE: [("mae-init", "scratch"), ("mae-init", "scratch-longer"), ("scratch", "raw")]} | pairs
     level, fewest = config.confidence_level, config.min_seeds
     same = [reference for light in LIGHT for _, reference in pairs[light]]  # all seeds see the same neighbours
-    compared = compare_together(values, pairs, level, fewest, untaught, allow_equal=same)
-    rows = [row for of in compared.values() for row in of]
     against = {
-        place: over("finetune", light, "mae", "neighbour_mae")
-        for place, light in enumerate(LIGHT, len(rows) - len(LIGHT))
+        light: {pair: over("finetune", light, "mae", "neighbour_mae") for pair in pairs[light]} for light in LIGHT
     }
-    return judge_with_sources(rows, against, level, fewest)
+    compared = compare_together(values, pairs, level, fewest, untaught, allow_equal=same, sources=against)
+    return [row for of in compared.values() for row in of]
 
 
 def _over_events(errors: Errors, seeds: list[str], level: float, arm: str, light: str, *columns: str) -> OverSeeds:

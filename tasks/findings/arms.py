@@ -64,6 +64,16 @@ def number_line(comparison: Comparison) -> str:
     )
 
 
+def in_words(comparison: Comparison, min_seeds: int) -> str:
+    """One comparison as a sentence, its verdict first."""
+    arm, reference, line = comparison.arm, comparison.reference, number_line(comparison)
+    if comparison.better or comparison.worse:
+        return f"**{arm} is {BETTER[comparison.worse]} than {reference}**: {line}."
+    if comparison.seeds < min_seeds:
+        return f"{why_not_shown([comparison], min_seeds)[:-1]} ({line})."
+    return f"No difference between {arm} and {reference} is shown: {line}{_could(comparison)}."
+
+
 def undecided_in_words(comparisons: Sequence[Comparison], min_seeds: int) -> list[str]:
     """The differences that the seeds do not show, how many would, and the smallest ones that these could have."""
     undecided = [row for row in comparisons if not row.better and not row.worse and not row.unlearned]

@@ -120,30 +120,6 @@ def verdict_of(comparison: Comparison, words: tuple[str, str] = ("better", "wors
     return f"not learned: {' and '.join(comparison.unlearned)}" if comparison.unlearned else "no difference shown"
 
 
-def in_words(comparison: Comparison, min_seeds: int) -> str:
-    """One comparison as a sentence."""
-    arm, reference, seeds = comparison.arm, comparison.reference, comparison.seeds
-    if comparison.unlearned:
-        return f"{arm} and {reference} are not compared: not shown to learn: {' and '.join(comparison.unlearned)}."
-    difference, percentage = SIGNED(comparison.mean), percent_of(comparison)
-    if comparison.interval is None:
-        size = f"({difference}, {percentage})"
-        return f"{arm} and {reference}: {_why_none(comparison)} shows no difference, whatever its size {size}."
-    facts = (
-        f"{percentage} of the mean of {reference}, difference {difference} (interval "
-        f"{span(comparison.interval, SIGNED)}, of this one alone), p {p_value(comparison.p_adjusted)} after Holm, "
-        f"{seeds} seeds"
-    )
-    if comparison.better or comparison.worse:
-        return f"**{arm} is {'better' if comparison.better else 'worse'} than {reference}**: {facts}."
-    if seeds < min_seeds:
-        return f"{arm} and {reference}: {seeds} seeds are too few to call anything better ({facts})."
-    needed = f"; a difference like this needs {comparison.seeds_needed:,} seeds" if comparison.seeds_needed else ""
-    least = comparison.smallest_shown
-    could = f"; these seeds show one of {least:.3g} or more with a chance of 80%" if least else ""
-    return f"No difference between {arm} and {reference} is shown: {facts}{could}{needed}."
-
-
 def percent_of(comparison: Comparison) -> str:
     """The difference in per cent of the size of the reference's mean."""
     return "-" if comparison.percent is None else f"{comparison.percent:+.2f}%"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import ValidationError
 
 from storage.errors import BadInput, did_you_mean
 from tasks.stage.configuration import Configuration, scientific
@@ -29,6 +31,28 @@ class Evaluation(Configuration):
 
     bootstrap_resamples: int = scientific(2000, ge=100, description="Resamples of the paired bootstrap.")
     confidence_level: float = scientific(0.95, gt=0.5, lt=1, description="Confidence level of every interval.")
+
+
+class Metric(Configuration):
+    """Numbers that are compared with each other, as who makes them declares."""
+
+    higher: bool | None = scientific(description="Whether higher is better; None: nobody said.")
+    pairs: list[list[str]] = scientific([], description="Arms and their references; none: each with the first.")
+    unit: str = scientific("", description="Unit of the numbers.")
+
+
+def metrics_of(values: Mapping[str, Any]) -> dict[str, Metric]:
+    """The metrics that a part of a result declares of its own numbers, by key: `metrics`; none: nothing is declared."""
+    declared = values.get("metrics")
+    if isinstance(declared, dict):
+        try:
+            return {name: Metric.model_validate(metric) for name, metric in declared.items()}
+        except ValidationError:  # numbers that a study calls so
+            return {}
+    if "best_step" in values and isinstance(higher := values.get("higher", []), list):  # as trainings did before
+        best = [key for key in values if key.startswith("best_") and key != "best_step"]
+        return {key: Metric(higher=key.removeprefix("best_") in higher) for key in best}
+    return {}
 
 
 class ArmsConfig(StageConfiguration):
@@ -87,13 +111,10 @@ def _names(name: str) -> tuple[str, str, str]:
 
 def _numbers(values: Any, name: str = "") -> Iterator[tuple[str, float | None, bool | None]]:
     if isinstance(values, dict):
+        declared = metrics_of(values)
         for key, value in values.items():
             if isinstance(value, dict):
                 yield from _numbers(value, f"{name}{key}.")
             elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-                best = key.startswith("best_") and key != "best_step"
-                yield (
-                    f"{name}{key}",
-                    None if value is None else float(value),
-                    key.removeprefix("best_") in values.get("higher", ()) if best else None,
-                )
+                higher = declared[key].higher if key in declared else None
+                yield f"{name}{key}", None if value is None else float(value), higher

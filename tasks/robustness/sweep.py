@@ -19,7 +19,7 @@ from tasks.findings.statistics.resampling import Estimate
 from tasks.findings.statistics.seeds import MeanOverSeeds, OverSeeds, mean_over_seeds
 from tasks.findings.sweep.configuration import SweepConfig
 from tasks.findings.sweep.results import SweepResults
-from tasks.findings.sweep.sweep import cells_csv, read_cells
+from tasks.findings.sweep.sweep import read_cells
 from tasks.monotonic.arm import BASELINE, CONTROL, MONOTONIC
 from tasks.robustness.final_results import FinalResults, RobustnessSweepResults
 from tasks.robustness.sweep_report import clean_difference, report
@@ -29,7 +29,7 @@ from tasks.stage.run import StageInput, StageRun
 
 def sweep_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Published:
     """Verifies every byte that it reads, and compares the arms over all seeds that are there."""
-    results, document = read_cells(run, config, studies)
+    results, document, texts = read_cells(run, config, studies)
     cells = {
         name: Cell(
             FinalResults.read_file(given.path / "final_results.json"),
@@ -40,7 +40,7 @@ def sweep_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Pu
     _require_distinct_seeds(cells)
     combined = _combined(config, list(cells.values()), results)
     document = report(combined, {name: cell.results for name, cell in cells.items()}, document)
-    return publish_report(run, studies, combined, document, texts=cells_csv(results, config))
+    return publish_report(run, studies, combined, document, texts=texts)
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,8 @@ def train(
         raise BadInput(f"train: {warning} An axis of length 1 goes by `model(rows).squeeze(1)`") from None
     with run.publish("model") as folder:
         save_model(model.eval(), str(folder / "model.safetensors"))
-    return described(schedule, problem, position)
+    of_metrics = {f"best_{name}": {"higher": name in higher} for name in (decides, *judges)}
+    return described(schedule, problem, position) | {"metrics": of_metrics}
 
 
 def _require_usable(

@@ -112,20 +112,34 @@ def compare_together(
     higher: Collection[str] = (),
     allow_equal: bool | Collection[str] = False,
     other_seeds: bool = False,
+    sources: Mapping[str, Mapping[Pair, OverSeeds]] | None = None,
 ) -> dict[str, list[Comparison]]:
     """Each pair (arm, reference) in each table of a report, or those that `pairs` has for it, all corrected together.
 
-    Nothing is better or worse of arms that are `unlearned`; in the tables `higher` higher values are better. ValueError
-    for what would make a comparison meaningless: see `require_comparable`.
+    Nothing is better or worse of arms that are `unlearned`; in the tables `higher` higher values are better. Pairs in
+    `sources` are judged by what other seeds and other sources would give. ValueError for what would make a comparison
+    meaningless: see `require_comparable`.
     """
     of_tables = pairs if isinstance(pairs, Mapping) else dict.fromkeys(tables, pairs)
     number, rows, gains = sum(map(len, of_tables.values())), [], []
     for name, values in tables.items():
         require_comparable(values, allow_equal, other_seeds)
-        rows += [_compare_pair(values, *pair, confidence_level, number, unlearned) for pair in of_tables[name]]
+        known, among = (sources or {}).get(name, {}), 1 - (1 - confidence_level) / max(number, 1)
+        for pair in of_tables[name]:
+            row = _compare_pair(values, *pair, confidence_level, number, unlearned)
+            rows.append(_with_sources(row, known[pair], among) if pair in known else row)
         gains += [name in higher] * len(of_tables[name])
     judged = iter(_judge(rows, confidence_level, min_seeds, gains))
     return {name: list(islice(judged, len(of_tables[name]))) for name in tables}
+
+
+def _with_sources(row: Comparison, over: OverSeeds, among: float) -> Comparison:
+    errors = [(over.standard_error_of_seeds, len(over.of_seeds) - 1)]
+    errors.append((over.standard_error_of_sources or 0, over.sources - 1))
+    could = smallest_shown(errors, among) if over.p_value is not None else None
+    return row.model_copy(
+        update={"p": over.p_value, "interval": over.interval, "seeds_needed": None, "smallest_shown": could}
+    )
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
@@ -217,22 +231,6 @@ def judge_unpaired(
 
     rows = [row.model_copy(update=by(test)) for row, test in zip(comparisons, tests, strict=True)]
     return _judge(rows, confidence_level, min_seeds, [higher_is_better] * len(rows))
-
-
-def judge_with_sources(
-    comparisons: Sequence[Comparison], over: Mapping[int, OverSeeds], confidence_level: float, min_seeds: int
-) -> list[Comparison]:
-    """The same comparisons, corrected together anew: those with a place in `over` by what other seeds and other sources
-    would give. Lower values are better."""
-    among = 1 - (1 - confidence_level) / len(comparisons)
-
-    def by(of: OverSeeds) -> dict[str, object]:
-        errors = (of.standard_error_of_seeds, len(of.of_seeds) - 1), (of.standard_error_of_sources or 0, of.sources - 1)
-        could = smallest_shown(errors, among) if of.p_value is not None else None
-        return {"p": of.p_value, "interval": of.interval, "seeds_needed": None, "smallest_shown": could}
-
-    rows = [row.model_copy(update=by(over[at]) if at in over else {}) for at, row in enumerate(comparisons)]
-    return _judge(rows, confidence_level, min_seeds, [False] * len(rows))
 
 
 def seeds_needed(mean: float, standard_deviation: float, confidence_level: float) -> int | None:

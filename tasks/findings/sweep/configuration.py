@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from tasks.findings.configuration import Metric
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
+
+
+class Swept(Metric):
+    """A metric of a study's final results, as its page declares it for a sweep."""
+
+    title: str = scientific(description="What it is called; words in braces stand for those of `numbers`.")
+    numbers: str = scientific(
+        description="Where its numbers are, such as `loss.{arm}.value`: a word in braces stands for any key, {arm} for "
+        "those that are compared with each other."
+    )
 
 
 class SweepConfig(StageConfiguration):
@@ -21,9 +32,7 @@ class SweepConfig(StageConfiguration):
     causes: dict[str, str] = scientific(
         {}, added_later=True, description="Why each of these stopped: its stage, and how the stage ended."
     )
-    numbers: list[str] = scientific(
-        ["*"], description="Which numbers of a cell's last stage are shown: dotted names, where * stands for anything."
-    )
+    metrics: list[Swept] = scientific([], description="What is shown; none: every number of a cell's last stage.")
     chance: list[str] = scientific(
         ["seed"], added_later=True, description="Keys that vary chance alone: means are taken over these."
     )

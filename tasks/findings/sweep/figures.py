@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Sequence
 
-from tasks.findings.arms import answer_figure
 from tasks.findings.document import Figure
 from tasks.findings.figures import SERIES_STYLES, Dots, dots, over_values
-from tasks.findings.statistics.seeds import MeanOverSeeds
-from tasks.findings.sweep.arms import label_values
-from tasks.findings.sweep.results import CellNumbers, Metric, SweepResults
+from tasks.findings.sweep.results import Arm, SweepResults
 
 MISSING = "missing"
 NUMBER = "{:.6g}".format
@@ -18,67 +15,41 @@ FEWEST_VALUES = 3
 """A key with fewer numbers than these has no axis of its own."""
 
 
-def figures_of(results: SweepResults, metric: Metric) -> list[Figure]:
+def figures_of(results: SweepResults, title: str) -> list[Figure]:
     """All arms of a metric on one axis; over a key of numbers, a figure of each number that differs between cells."""
-    varied = {label: name for label, name in metric.numbers.items() if name not in results.equal_everywhere}
-    axis = _axis(results)
+    varied, axis = results.varied(title), _axis(results)
+    arms = [arm for arm in results.arms(title) if arm.label in varied]
     if axis is not None:
-        return [_over(results, metric, label, axis) for label in varied]
-    rows = [
-        _dots(results, values, cells, name, label if len(metric.numbers) > 1 else "")
-        for values, cells in results.groups()
-        for label, name in varied.items()
-    ]
-    caption, listing = _caption(metric.title, rows), _listing(rows)
-    return [dots(file_name(results, next(iter(varied.values()))), caption, listing, rows, metric.title)]
+        return [_over(results, title, label, [arm for arm in arms if arm.label == label], axis) for label in varied]
+    rows = [_dots(results, title, arm, arm.name) for arm in arms]
+    return [dots(_file_name(results, title, varied[0]), _caption(title, rows), _listing(rows), rows, title)]
 
 
-def answer(results: SweepResults, title: str) -> Figure | None:
-    """The differences of the arms of the metric that answers; None where nothing was compared."""
-    if not (comparisons := results.comparisons.get(title)):
-        return None
-    caption = (
-        f"{title}: the mean of each arm less that of another, seed by seed. Each interval is of this difference alone."
-    )
-    return answer_figure({title: comparisons}, caption, f"difference in {title}")
-
-
-def file_name(results: SweepResults, number: str) -> str:
+def _file_name(results: SweepResults, title: str, label: str) -> str:
     """The name of a number's figure, which no other one has."""
-    slug = re.sub(r"[^a-z0-9]+", "-", number.lower()).strip("-")
-    return f"number-{results.numbers.index(number) + 1:02d}-{slug}"
+    numbers = [(title, label) for title, labels in results.labels.items() for label in labels]
+    slug = re.sub(r"[^a-z0-9]+", "-", f"{title} {label}".lower()).strip("-")
+    return f"number-{numbers.index((title, label)) + 1:02d}-{slug}"
 
 
-def numbers_of_cells(cells: list[CellNumbers], name: str) -> list[float]:
-    return [cell.numbers[name] for cell in cells if name in cell.numbers]
-
-
-def mean_of(results: SweepResults, values: list[Any], name: str) -> MeanOverSeeds | None:
-    """The mean over seeds where the other keys have these values; None where fewer than two are there."""
-    return next((over.numbers.get(name) for over in results.over_seeds if over.values == values), None)
-
-
-def _over(results: SweepResults, metric: Metric, label: str, axis: str) -> Figure:
-    name = metric.numbers[label]
-    groups = [(values, cells, _dots(results, values, cells, name)) for values, cells in results.groups()]
-    rows = [row for _, _, row in groups]
-    caption = _caption(name if label == name else f"{label}: {metric.title}", rows)
+def _over(results: SweepResults, title: str, label: str, arms: Sequence[Arm], axis: str) -> Figure:
     place = results.other_keys.index(axis)
+    rows = [_dots(results, title, arm, results.arm_name("", arm.at)) for arm in arms]
     series: dict[str, list[tuple[float, Dots]]] = {}
     lost: dict[float, int] = {}
-    for values, cells, row in groups:
-        others = [key for key in results.other_keys if key != axis]
-        rest = label_values(
-            others, [value for key, value in zip(results.other_keys, values, strict=True) if key != axis]
-        )
-        series.setdefault(rest, []).append((values[place], row))
-        lost[values[place]] = lost.get(values[place], 0) + sum(cell.run is None for cell in cells)
+    for arm, row in zip(arms, rows, strict=True):
+        line = {
+            f"{key.rpartition('.')[2]} {value}"
+            for key, value in zip(results.other_keys, arm.at, strict=True)
+            if key != axis
+        }
+        series.setdefault(", ".join(sorted(line)), []).append((arm.at[place], row))
+        lost[arm.at[place]] = lost.get(arm.at[place], 0) + arm.missing
     for of_series in series.values():
         of_series.sort(key=lambda row: row[0])  # a line from left to right, however the values were given
     ticks = {value: f"{value}\n{count} {MISSING}" if count else str(value) for value, count in sorted(lost.items())}
-    return over_values(
-        file_name(results, name), f"{caption} Over {axis}.", _listing(rows), series, ticks, axis, metric.title
-    )
+    caption = f"{_caption(f'{label}: {title}' if label else title, rows)} Over {axis}."
+    return over_values(_file_name(results, title, label), caption, _listing(rows), series, ticks, axis, title)
 
 
 def _caption(title: str, rows: list[Dots]) -> str:
@@ -91,13 +62,13 @@ def _listing(rows: list[Dots]) -> str:
     return "; ".join(f"{row.label}: {', '.join(map(NUMBER, row.values)) or MISSING}" for row in rows)
 
 
-def _dots(results: SweepResults, values: list[Any], cells: list[CellNumbers], name: str, label: str = "") -> Dots:
-    label = ", ".join(filter(None, [label, label_values(results.other_keys, values)])) or "all seeds"
-    if lost := sum(cell.run is None for cell in cells):
-        label += f" ({MISSING})" if lost == len(cells) else f" ({lost} {MISSING})"
-    mean = mean_of(results, values, name)
-    interval = mean.interval if mean and mean.standard_deviation > 0 else None  # one without width is no interval
-    return Dots(label, numbers_of_cells(cells, name), mean.mean if mean else None, interval)
+def _dots(results: SweepResults, title: str, arm: Arm, label: str) -> Dots:
+    if arm.missing:
+        label += f" ({MISSING})" if arm.missing == arm.cells else f" ({arm.missing} {MISSING})"
+    mean = results.means.get(title, {}).get(arm.name)
+    several = mean is not None and mean.standard_deviation is not None
+    interval = mean.interval if mean and mean.standard_deviation else None  # one without width is no interval
+    return Dots(label, [*arm.by_seed.values()], mean.mean if mean and several else None, interval)
 
 
 def _axis(results: SweepResults) -> str | None:

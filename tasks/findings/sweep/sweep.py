@@ -2,68 +2,178 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import itertools
+from collections.abc import Mapping
 
+from storage.errors import MESSAGE_SHOWN, cut
 from storage.lineage import Lineages
-from tasks.findings.document import Document
-from tasks.findings.provenance import run_directories
+from tasks.findings.compare import MOST_ARMS, Compared, as_csv, compare
+from tasks.findings.document import Document, Section
+from tasks.findings.numbers import span
+from tasks.findings.provenance import run_directories, run_name
 from tasks.findings.publish import Published, publish_report, require_verified
-from tasks.findings.sweep.arms import arms_of, compare_metrics, dropped_values
+from tasks.findings.statistics.comparison import Pair, arm_mean
+from tasks.findings.statistics.seeds import OverSeeds
 from tasks.findings.sweep.configuration import SweepConfig
-from tasks.findings.sweep.figures import answer
-from tasks.findings.sweep.results import SweepResults, collect, metrics_of
-from tasks.findings.sweep.tables import compared_first, facts, numbers, question, sections, title, verdict
-from tasks.findings.table import no_formula
+from tasks.findings.sweep.figures import MISSING, NUMBER, figures_of
+from tasks.findings.sweep.results import SweepResults, collect
+from tasks.findings.table import Table
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.unlearned import unlearned
 
 CELLS = "cells.csv"
+Sources = Mapping[str, Mapping[Pair, OverSeeds]]
+"""Title of a metric -> arm and reference -> their difference over seeds and sources."""
 
 
 def sweep(run: StageRun, config: SweepConfig, **cells: StageInput) -> Published:
     """Verifies every byte that it reads, and writes tables, figures and the report over all cells."""
-    results, document = read_cells(run, config, cells)
-    return publish_report(run, cells, results, document, texts=cells_csv(results, config))
+    results, document, texts = read_cells(run, config, cells)
+    return publish_report(run, cells, results, document, texts=texts)
 
 
-def read_cells(run: StageRun, config: SweepConfig, cells: dict[str, StageInput]) -> tuple[SweepResults, Document]:
-    """The cells' numbers, verified, and a report of them; a study may answer in words of its own instead."""
+def read_cells(
+    run: StageRun, config: SweepConfig, cells: dict[str, StageInput], sources: Sources | None = None
+) -> tuple[SweepResults, Document, dict[str, str]]:
+    """The cells' numbers, verified, a report of them and `cells.csv`, where seeds vary; a study may answer in words of
+    its own instead."""
     require_verified(cells)
     results = collect(config, cells, run_directories(cells, run.run.root))
-    metrics = metrics_of(results, config.numbers)
-    results = results.model_copy(update={"comparisons": compare_metrics(results, metrics, config.confidence_level)})
-    cautions, lineages = facts(results), Lineages()
-    cautions += dropped_values(results, metrics) if results.has_seeds else []
+    compared = compare_cells(results, config.confidence_level, sources)
+    means = {
+        title: {arm.name: arm_mean(arm.by_seed, compared.level) for arm in results.arms(title) if arm.by_seed}
+        for title in (results.labels if results.has_seeds else ())
+    }
+    results = results.model_copy(
+        update={"means": means, "comparisons": {title: [*rows] for title, rows in compared.differences.items()}}
+    )
+    cautions = [*facts(results, config.confidence_level), *dropped_values(results, compared)]
+    lineages = Lineages()
     if nothing := unlearned(ancestor for cell in cells.values() for ancestor in lineages.of(cell.run).runs()):
         cautions.append(f"**{nothing}.**")
-    return results, Document(
-        title(results),
-        verdict(results, metrics),
-        numbers=numbers(results),
-        answer=answer(results, compared_first(results)),
-        not_shown=cautions,
-        question=question(results),
-        sections=sections(results, metrics, config.confidence_level),
+    finished = f"{len(results.runs)} of {len(results.cells)} cells are finished"
+    document = Document(
+        f"{results.study}: a sweep over {' and '.join(results.keys)}",
+        verdict(results, compared),
+        numbers=compared.numbers or _means(results),
+        answer=compared.figure,
+        not_shown=[*compared.not_shown, *cautions],
+        question=f"{finished}. A cell is the same study with one combination of the values of "
+        f"{' and '.join(results.keys)}.",
+        sections=sections(results, compared),
     )
+    return results, document, {CELLS: as_csv(compared.values)} if results.has_seeds else {}
 
 
-def cells_csv(results: SweepResults, config: SweepConfig) -> dict[str, str]:
-    """A line for each arm and seed with a column for each metric, as `ratchet compare` takes it; nothing without seeds.
+def compare_cells(results: SweepResults, level: float, sources: Sources | None = None) -> Compared:
+    """The arms of each metric that some key changes, as the study pairs its numbers, and each combination of other keys
+    with the first one; nothing where no seed varies."""
+    values, metrics = {}, {}
+    groups = [values for values, _ in results.groups()]
+    for title, metric in results.metrics.items() if results.has_seeds else ():
+        if not results.varied(title):
+            continue
+        arms, (first, *others) = results.arms(title), results.labels[title]
+        named = {(arm.label, str(arm.at)): arm.name for arm in arms}
+        beside = [
+            [named[label, str(at)], named[reference, str(at)]]
+            for at in groups
+            for label, reference in metric.pairs or [[other, first] for other in others]
+            if {(label, str(at)), (reference, str(at))} <= named.keys()
+        ]
+        across = [
+            [named[label, str(at)], named[label, str(groups[0])]] for at in groups[1:] for label in (first, *others)
+        ]
+        values[title] = {arm.name: arm.by_seed for arm in arms}
+        metrics[title] = metric.model_copy(update={"pairs": [*beside, *across]})
+    return compare(values, metrics, level, sources)
 
-    A number that a line does not have is empty.
-    """
+
+def facts(results: SweepResults, level: float) -> list[str]:
+    """The cautions that a reader must know before the numbers."""
+    cautions = []
+    if results.missing:
+        cells = [f"{name} ({cause})" if (cause := results.cells[name].cause) else name for name in results.missing]
+        cautions.append(f"Missing, because a stage stopped: {'; '.join(cells)}.")
+    if results.has_seeds:
+        cautions.append(
+            f"Means are over the seeds that are finished, with {level:.0%} intervals of Student's t; one seed alone "
+            "has no interval."
+        )
+    alike = [
+        f"{first} and {second}"
+        for first, second in itertools.combinations(results.runs, 2)
+        if results.cells[first].numbers == results.cells[second].numbers
+    ]
+    return [*cautions, f"Equal in every number: {'; '.join(alike)}."] if alike else cautions
+
+
+def dropped_values(results: SweepResults, compared: Compared) -> list[str]:
+    """The caution that numbers are compared with nothing, because other arms have none of that seed."""
+    lost = dict.fromkeys(
+        f"{arm.name} (seed {seed})"
+        for title, kept in compared.values.items()
+        for arm in results.arms(title)
+        for seed in arm.by_seed
+        if seed not in kept.get(arm.name, {})
+    )
+    listing = cut("; ".join(lost), MESSAGE_SHOWN)
+    return [f"Not compared, and not in {CELLS}, since not every arm has that seed: {listing}."] if lost else []
+
+
+def verdict(results: SweepResults, compared: Compared) -> str:
+    """The answer of the seeds, or why there is none, in a line."""
     if not results.has_seeds:
-        return {}
-    metrics = metrics_of(results, config.numbers)
-    of_metrics = {metric.title: arms_of(results, metric) for metric in metrics}
-    lines = dict.fromkeys(
-        (arm, seed) for arms in of_metrics.values() for arm, of_arm in arms.items() for seed in of_arm
-    )
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["arm", "seed", *map(no_formula, of_metrics)])
-    for arm, seed in lines:
-        values = [arms.get(arm, {}).get(seed, "") for arms in of_metrics.values()]
-        writer.writerow([no_formula(arm), seed, *values])
-    return {CELLS: file.getvalue()}
+        within = any(metric.pairs for metric in results.metrics.values())
+        own = "; its own report compares the arms of each" if within else ""
+        return f"Not compared: no seed varies between the cells, and a difference may be chance{own}."
+    if compared.first:
+        return compared.verdict
+    if not any(map(results.varied, results.labels)):
+        return "Not compared: no number differs between the cells."
+    return f"Not compared: there is one arm, or more than {MOST_ARMS}, of each number."
+
+
+def _means(results: SweepResults) -> list[str]:
+    """Up to three means, where nothing is compared and the seed alone varies."""
+    means = {
+        title if name == "all seeds" else f"{title}, {name}": mean
+        for title, of in results.means.items()
+        for name, mean in of.items()
+        if mean.interval and not results.other_keys
+    }
+    return [
+        f"{name}: {NUMBER(mean.mean)} (interval {span(mean.interval, NUMBER)}; {len(mean.values)} seeds)"
+        for name, mean in [*means.items()][:3]
+    ]
+
+
+def sections(results: SweepResults, compared: Compared) -> list[Section]:
+    """A section for each metric of which a number differs between the cells, and one for all that are equal."""
+    parts = []
+    for title, labels in results.labels.items():
+        if results.varied(title):
+            means = results.means.get(title, {})
+            tables = [compared.mean_table(means, title)] if any(mean.interval for mean in means.values()) else []
+            tables = [*compared.table(title), *tables, _cell_table(results, title, labels)]
+            parts.append(Section(title, figures=figures_of(results, title), tables=tables))
+    constant = [
+        [", ".join(filter(None, (title, label))), NUMBER(results.cells[next(iter(results.runs))].numbers[title][label])]
+        for title, labels in results.labels.items()
+        for label in labels
+        if results.is_equal(title, label)
+    ]
+    if constant:
+        caption = "Numbers that every finished cell has alike, whatever run they are read from."
+        parts.append(Section("Equal in every cell", tables=[Table(caption, ["number", "value"], constant)]))
+    return parts
+
+
+def _cell_table(results: SweepResults, title: str, labels: list[str]) -> Table:
+    """A row for each cell with all numbers of the metric, and the run directory that they are read from."""
+    rows = []
+    for cell in results.cells.values():
+        numbers = cell.numbers.get(title, {})
+        shown = [MISSING if cell.run is None else NUMBER(numbers[of]) if of in numbers else "-" for of in labels]
+        rows.append([*map(str, cell.values), *shown, run_name(cell.run or "-")])
+    return Table(f"{title}: every cell.", [*results.keys, *(labels if len(labels) > 1 else ["value"]), "run"], rows)

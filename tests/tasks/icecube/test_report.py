@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,8 @@ import pytest
 
 from flows import command, icecube
 from storage import durable
-from storage.differences import leaves
 from storage.errors import CheckFailed
+from tasks.findings.sweep.results import numbers_of
 from tasks.icecube.checks import require_distinct_trials, require_rates
 from tasks.icecube.configuration import Trained
 from tasks.icecube.final_results import FinalResults, TrialFacts
@@ -243,10 +242,8 @@ def test_every_row_of_numbers_names_its_run_and_the_table_on_disk_is_that_of_the
 
 
 def test_the_numbers_of_a_sweep_are_numbers_of_the_results():
-    found = durable.read_json(finished().path("icecube-report") / "final_results.json")
-    names = {name for name, value in leaves(found) if isinstance(value, int | float)}
-    for pattern in icecube.NUMBERS_OF_A_SWEEP:
-        assert any(fnmatch.fnmatchcase(name, pattern) for name in names), pattern
+    of_page = {metric.title for metric in icecube.METRICS_OF_A_SWEEP}
+    assert numbers_of(finished().input("icecube-report"), icecube.METRICS_OF_A_SWEEP).numbers.keys() == of_page
 
 
 def test_the_study_ends_in_a_terminal_with_its_answer_in_at_most_15_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,7 +157,7 @@ def test_what_a_trial_gives_reaches_its_stage():
 
 def test_a_sweep_shows_the_numbers_that_the_page_names():
     swept = replace(PAGE, over={"seed": [1, 2]}).walk(smoke("name=one"), Walk(Path("/nonexistent"), "one"))[-1]
-    assert swept.stage.name == "sweep" and swept.config.numbers == icecube.NUMBERS_OF_A_SWEEP
+    assert swept.stage.name == "sweep" and swept.config.metrics == icecube.METRICS_OF_A_SWEEP
 
 
 def test_generated_splits_have_files_of_their_own():

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from deployments.dag.sweep import SWEEP
-from flows.robustness import NUMBERS_OF_A_SWEEP, SWEEP_SEEDS, sweep_stage
+from flows.robustness import METRICS_OF_A_SWEEP, SWEEP_SEEDS, sweep_stage
 from storage import durable, markers
 from storage.errors import CheckFailed
 from storage.locks import acquire
@@ -108,7 +108,7 @@ def swept(folder: Path, inputs: dict[str, StageInput], **changed: Any) -> tuple[
     run.run = replace(run.run, root=folder / "runs")
     named = {f"seed {seed}": [seed] for seed, _ in zip(SEEDS, inputs, strict=False)}
     config = SweepConfig(
-        **({"study": "tiny", "keys": ["seed"], "cells": named, "numbers": NUMBERS_OF_A_SWEEP} | changed)
+        **({"study": "tiny", "keys": ["seed"], "cells": named, "metrics": METRICS_OF_A_SWEEP} | changed)
     )
     result = sweep.sweep_seeds(run, config, **inputs)
     drawn = ["figures/answer.svg"] * any("nats per token (" in one for one in result.answer)
@@ -288,19 +288,16 @@ def test_every_cell_and_arm_has_its_effects_and_names_its_run(tmp_path: Path, ce
         assert f"| {Path(of_cell['run']).name} |" in table
         for attack, findings in made.numbers["attacks"].items():
             for arm in ARMS:
-                effect, beginning = findings["effects"][arm], f"attacks.{attack}.effects.{arm}"
-                of_attack = {
-                    name: of_cell["numbers"][name] for name in of_cell["numbers"] if name.startswith(beginning)
-                }
+                effect = findings["effects"][arm]
                 expected = {
-                    f"{beginning}.{what}increase_nats_per_token.value": effect[f"{what}increase_nats_per_token"][
-                        "value"
-                    ]
-                    for what in ("", "control_", "blind_")
-                } | {f"{beginning}.clean_loss_nats_per_token": effect["clean_loss_nats_per_token"]}
-                if "success_rate" in effect:
-                    expected[f"{beginning}.success_rate.value"] = effect["success_rate"]["value"]
-                assert of_attack == expected
+                    f"increase by {attack}": effect["increase_nats_per_token"]["value"],
+                    f"random control of {attack}": effect["control_increase_nats_per_token"]["value"],
+                    f"blind search of {attack}": effect["blind_increase_nats_per_token"]["value"],
+                    f"clean loss of {attack}": effect["clean_loss_nats_per_token"],
+                }
+                if attack == "hotflip":
+                    expected["success rate"] = effect["success_rate"]["value"]
+                assert {title: of_cell["numbers"][title][arm] for title in expected} == expected
 
 
 @pytest.mark.parametrize("arm", ARMS)

@@ -69,6 +69,8 @@ def test_it_is_the_training_of_the_problem_by_hand(tmp_path: Path) -> None:
         trivial={"a guess": 0.5},
     )  # fmt: skip
     schedule = Schedule(BUDGET, 40)
+    metrics = told.pop("metrics")
+    assert metrics == {"best_accuracy": {"higher": True}, "best_validation_loss": {"higher": False}}
     assert told == described(schedule, problem, train_problem(other, problem, schedule, 5, other.execution))
     assert told["best_accuracy"] > 0.5 and told["ratio_to_trivial"] == told["best_accuracy"] / 0.5
     assert one.run.metrics_file.read_bytes() == other.run.metrics_file.read_bytes()

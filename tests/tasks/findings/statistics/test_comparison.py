@@ -10,7 +10,6 @@ from tasks.findings.statistics.comparison import (
     arm_mean,
     compare,
     compare_together,
-    judge_with_sources,
     require_comparable,
     seeds_needed,
 )
@@ -183,7 +182,8 @@ def test_equal_values_are_compared_where_they_may_be_equal() -> None:
 def test_what_seeds_agree_on_is_not_shown_where_other_sources_would_differ() -> None:
     """Three seeds that say nearly the same of few texts know little of other texts."""
     values = {"a": {"0": 1.0, "1": 1.01, "2": 0.99}, "b": {"0": 2.0, "1": 2.02, "2": 2.01}}
-    rows = compare(values, [("a", "b"), ("b", "a")], 0.95, 3)
+    pairs = [("a", "b"), ("b", "a")]
+    rows = compare(values, pairs, 0.95, 3)
     assert rows[0].better and rows[1].worse
     sure, unsure = (
         [[np.array([-1.0, *others]) / 4, np.full(4, 0.25)] for others in ((-1, -1, -1 - seed), (-9, 8, -2 + seed))]
@@ -191,6 +191,6 @@ def test_what_seeds_agree_on_is_not_shown_where_other_sources_would_differ() -> 
     )
     for columns, shown in (([sure[0], unsure[0], sure[0]], True), ([sure[1], unsure[1], sure[1]], False)):
         of = over_seeds(lambda total, count: total / count, columns, 0.95)
-        again = judge_with_sources(rows, {0: of}, 0.95, 3)
+        again = compare_together({"": values}, pairs, 0.95, 3, sources={"": {pairs[0]: of}})[""]
         assert again[0].better == shown and (again[0].interval, again[0].p) == (of.interval, of.p_value)
         assert again[1].worse and again[1].interval == rows[1].interval

@@ -14,9 +14,9 @@ from storage import durable, markers
 from storage.errors import BadInput, CheckFailed
 from storage.locks import acquire
 from storage.run_directory import RunDirectory
-from tasks.findings.sweep.configuration import SweepConfig
+from tasks.findings.sweep.configuration import SweepConfig, Swept
 from tasks.findings.sweep.figures import figures_of
-from tasks.findings.sweep.results import CellNumbers, SweepResults, metrics_of, numbers_of
+from tasks.findings.sweep.results import CellNumbers, SweepResults, numbers_of
 from tasks.findings.sweep.sweep import sweep
 from tasks.stage.run import StageInput
 from tests.tasks.tiny import stage_run
@@ -60,23 +60,27 @@ def swept(folder: Path, missing: list[str], **fields: Any) -> tuple[SweepResults
     return results, *((run.directory / name).read_text() for name in ("table.md", "report.html"))
 
 
+def swept_as(title: str, numbers: str) -> Swept:
+    return Swept(title=title, numbers=numbers, higher=None)
+
+
 def rows(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
 
 
 def test_seeds_give_a_mean_with_its_interval_for_each_combination_of_the_other_keys(tmp_path: Path) -> None:
     results, table, report = swept(tmp_path, [])
-    assert [over.values for over in results.over_seeds] == [["narrow"], ["wide"]]
-    mean = results.over_seeds[0].numbers["loss.test"]
+    assert [*results.means["loss"]] == ["width narrow", "width wide"]
+    mean = results.means["loss"]["width narrow"]
     half = T_975_OF_TWO * 0.1 / 2
-    assert mean.mean == pytest.approx(2.15) and mean.seeds == 2
+    assert mean.mean == pytest.approx(2.15) and len(mean.values) == 2
     assert mean.interval == pytest.approx([2.15 - half, 2.15 + half])
-    assert ["narrow", "2.15", f"{2.15 - half:.6g} to {2.15 + half:.6g}", "0.0707107", "2 of 2"] in rows(table)
+    assert ["width narrow", "2", "2.15", f"{2.15 - half:.6g} to {2.15 + half:.6g}", "0.0707"] in rows(table)
     for name, (seed, width) in CELLS.items():
         assert [str(seed), width, f"{loss(seed, width):.6g}", results.runs[name].rsplit("/", 1)[-1]] in rows(table)
     assert report.count("<svg") == 3 and "width wide" in report and "missing" not in table
     assert ["letters", "26"] in rows(table), "what nothing varied here changes stands apart"
-    assert "better" not in table + report
+    assert "is better" not in table + report
 
 
 def test_a_missing_cell_is_shown_as_missing_in_table_figure_and_results(tmp_path: Path) -> None:
@@ -84,30 +88,30 @@ def test_a_missing_cell_is_shown_as_missing_in_table_figure_and_results(tmp_path
     results, table, report = swept(tmp_path, [lost], causes={lost: "fit: check failed"})
     assert results.missing == [lost] and list(results.cells) == list(CELLS)
     assert ["2", "wide", "missing", "-"] in rows(table)
-    assert ["wide", "1.1", "-", "-", "1 of 2"] in rows(table), "one seed has no interval"
+    assert ["width wide", "1", "1.1", "none (one value)", "-"] in rows(table), "one seed has no interval"
     assert f"Missing, because a stage stopped: {lost} (fit: check failed)." in table and lost in report
     assert "width wide (1 missing)" in report and "3 of 4 cells" in report
 
 
 def test_a_combination_that_is_missing_for_every_seed_is_shown(tmp_path: Path) -> None:
     _, table, report = swept(tmp_path, ["seed 1, width wide", "seed 2, width wide"])
-    assert ["wide", "missing", "-", "-", "0 of 2"] in rows(table) and "width wide (missing)" in report
+    assert ["1", "wide", "missing", "-"] in rows(table) and "width wide (missing)" in report
 
 
 def test_cells_that_gave_the_same_are_named(tmp_path: Path) -> None:
-    _, table, _ = swept(tmp_path, [], numbers=["letters"])
+    _, table, _ = swept(tmp_path, [], metrics=[swept_as("letters", "letters")])
     assert "Equal in every number: seed 1, width narrow and seed 1, width wide; " in table
 
 
 def test_numbers_are_the_scalars_of_the_final_results_else_of_the_result(tmp_path: Path) -> None:
     result = {"steps": 3, "done": True, "name": "x", "curve": [1, 2], "numerics_changes": {"a": 1}}
-    assert numbers_of(finished(tmp_path, "one", result), ["*"]) == {"steps": 3.0}
+    assert numbers_of(finished(tmp_path, "one", result), []).numbers == {"steps": {"": 3.0}}
     final = {"loss": {"a b": 0.5, "c": {"d": 1}}}
     both = finished(tmp_path, "both", result, final)
-    assert numbers_of(both, ["*"]) == {"loss.a b": 0.5, "loss.c.d": 1.0}
-    assert numbers_of(both, ["loss.*.d"]) == {"loss.c.d": 1.0}
+    assert numbers_of(both, []).numbers == {"loss": {"a b": 0.5}, "loss.c": {"d": 1.0}}
+    assert numbers_of(both, [swept_as("{of}, d", "loss.{of}.d")]).numbers == {"c, d": {"": 1.0}}
     with pytest.raises(BadInput, match=r"final_results\.json has no number that a sweep could show \(perplexity\)"):
-        numbers_of(both, ["perplexity"])
+        numbers_of(both, [swept_as("perplexity", "perplexity")])
 
 
 def test_results_that_were_edited_are_refused(tmp_path: Path) -> None:
@@ -135,8 +139,8 @@ def test_numbers_of_one_metric_stand_beside_each_other_and_over_a_key_of_numbers
     table = rows((run.directory / "table.md").read_text())
     assert ["width", "seed", "chance", "dropout 0.2", "run"] in table
     assert ["16", "2", "missing", "missing", "-"] in table
-    assert ["1", "dropout 0.2", "1.015", "0.951469 to 1.07853", "0.00707107", "2 of 2"] in table
-    assert ["16", "chance", "3", "-", "-", "1 of 2"] in table
+    assert ["dropout 0.2, width 1", "2", "1.015", "0.951469 to 1.07853", "0.00707"] in table
+    assert ["chance, width 16", "1", "3", "none (one value)", "-"] in table
     _, *pictures = re.findall("<svg.*?</svg>", report, re.DOTALL)
     (picture,) = [one for one in pictures if "over width" in one.lower()]
     shown = [text.strip() for text in re.findall(r"<text[^>]*>([^<]*)</text>", picture)]
@@ -146,24 +150,59 @@ def test_numbers_of_one_metric_stand_beside_each_other_and_over_a_key_of_numbers
 
 def test_a_line_goes_from_left_to_right_however_the_values_were_given() -> None:
     cells = {
-        f"width {width}": CellNumbers(values=[width], run="r", numbers={"loss": 1 / width}) for width in (16, 1, 4)
+        f"width {width}": CellNumbers(values=[width], run="r", numbers={"loss": {"": 1 / width}})
+        for width in (16, 1, 4)
     }
     results = SweepResults(study="toy", keys=["width"], cells=cells)
-    (picture,) = figures_of(results, *metrics_of(results, ["*"]))
+    (picture,) = figures_of(results, "loss")
     (line,) = re.findall(r'<path d="([^"]*)"[^>]*stroke-width: 1\.2[^>]*>', picture.svg)
     places = [float(x) for x, _ in re.findall(r"[ML] (\S+) (\S+)", line)]
     assert len(places) == 3 and places == sorted(places)
 
 
-def test_numbers_that_one_pattern_names_are_one_metric() -> None:
-    names = ["models.a.loss", "models.b.loss", "attacks.x.effect.a", "steps", "limits.steps", "in.x.a.of", "in.y.a.of"]
-    cell = {"values": [1], "run": "r", "numbers": dict.fromkeys(names, 1.0)}
-    results = SweepResults(study="toy", keys=["seed"], cells={"seed 1": CellNumbers(**cell)})
-    found = metrics_of(results, ["models.*.loss", "attacks.*.effect.*", "in.*.*.of", "*"])
-    assert [(metric.title, list(metric.numbers)) for metric in found] == [
-        ("loss", ["a", "b"]), ("attacks.x.effect", ["a"]), ("steps", ["steps"]), ("limits", ["steps"]),
-        ("x, of", ["a"]), ("y, of", ["a"])
-    ], "of two attacks nothing is compared with the other's"  # fmt: skip
+def test_a_page_declares_its_metrics_and_of_two_attacks_nothing_is_compared_with_the_others(tmp_path: Path) -> None:
+    of_page = [
+        Swept(title="loss", numbers="models.{arm}.loss", higher=False, pairs=[["b", "a"]], unit="nats"),
+        swept_as("increase by {attack}", "attacks.{attack}.{arm}"),
+        swept_as("filled", "filled.{arm}_dim"),
+    ]
+    values = {
+        "models": {"a": {"loss": 1}, "b": {"loss": 2, "steps": 3}, "c": None},
+        "attacks": {attack: {"a": 1.0, "b@0.5": 1.0} for attack in ("x", "y")},
+        "filled": {"mae_dim": 1, "neighbour_mae_dim": 2, "mae_bright": 3},
+    }
+    found = numbers_of(finished(tmp_path, "one", values), of_page)
+    assert {title: [*numbers] for title, numbers in found.numbers.items()} == {
+        "loss": ["a", "b"], "increase by x": ["a", "b@0.5"], "increase by y": ["a", "b@0.5"],
+        "filled": ["mae", "neighbour_mae"],
+    }  # fmt: skip
+    loss = found.metrics["loss"]
+    assert (loss.higher, loss.pairs, loss.unit) == (False, [["b", "a"]], "nats")
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers", "higher"),
+    [
+        (
+            {"fit": {"best_loss": 1, "best_f1": 0.5, "steps": 9, "metrics": {"best_f1": {"higher": True}}}, "kept": 3},
+            {"best_f1": {"fit": 0.5}, "fit": {"best_loss": 1, "steps": 9}, "kept": {"": 3}},
+            {"best_f1": True, "kept": None},
+        ),
+        (
+            {"f1": {"up": 1, "down": 2}, "metrics": {"f1": {"higher": True, "pairs": [["up", "down"]]}}},
+            {"f1": {"up": 1, "down": 2}},
+            {"f1": True},
+        ),
+        ({"metrics": {"f1": 0.9}, "best_step": True}, {"metrics": {"f1": 0.9}}, {"metrics": None}),
+    ],
+    ids=["of a training", "of a report", "numbers that are called so"],
+)
+def test_who_makes_the_numbers_declares_which_are_metrics_and_what_stands_beside_them_is_none(
+    values: dict[str, Any], numbers: dict[str, Any], higher: dict[str, bool | None], tmp_path: Path
+) -> None:
+    found = numbers_of(finished(tmp_path, "one", values), [])
+    assert found.numbers == numbers
+    assert {title: metric.higher for title, metric in found.metrics.items()} == higher
 
 
 def test_a_sweep_says_which_of_its_trainings_learned_nothing(tmp_path: Path) -> None:

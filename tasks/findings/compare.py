@@ -1,0 +1,206 @@
+"""One comparison of arms x repetitions, for reports of one's own and sweeps: what is shown, what is not, and the file.
+
+Who makes the numbers declares their metrics: nothing is read off a name.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tasks.findings.arms import (
+    BETTER,
+    LOWER,
+    Words,
+    answer_figure,
+    differences_in_words,
+    number_line,
+    undecided_in_words,
+    why_not_shown,
+)
+from tasks.findings.comparison_table import arm_table, comparison_table
+from tasks.findings.configuration import Metric
+from tasks.findings.document import Figure
+from tasks.findings.numbers import p_value, percent
+from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, compare_together
+from tasks.findings.statistics.power import POWER, smallest_shown
+from tasks.findings.statistics.seeds import OverSeeds
+from tasks.findings.table import Table, no_formula
+
+Arms = Mapping[str, Mapping[str, float]]
+"""Arm -> repetition, such as a seed or a fold -> its number."""
+Values = Mapping[str, Arms]
+"""Title of a metric -> its arms."""
+LEAST = 3
+"""The fewest repetitions of which anything is called better."""
+MOST_ARMS = 24
+"""The most arms of a metric whose differences are tested; one with more is shown alone."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Metrics by title, what can be compared of each, and the differences; what answers stands first."""
+
+    metrics: Mapping[str, Metric]
+    values: Values
+    differences: Mapping[str, Sequence[Comparison]]
+    level: float
+    varied: str = "seed"
+
+    @property
+    def first(self) -> str:
+        """The metric that answers: the first of which anything was compared; empty without any."""
+        return next((title for title, rows in self.differences.items() if rows), "")
+
+    @property
+    def rows(self) -> Sequence[Comparison]:
+        """The differences that answer."""
+        return self.differences.get(self.first, [])
+
+    def words(self, title: str) -> Words:
+        """What a lower and a higher value are called."""
+        return LOWER if self.metrics[title].higher is None else BETTER
+
+    def shown(self, title: str) -> str:
+        """What the repetitions show of a metric, or why nothing, as a clause."""
+        rows, words = self.differences[title], self.words(title)
+        return self.called(differences_in_words(rows, words) or why_not_shown(rows, LEAST, words)[:-1])
+
+    @property
+    def verdict(self) -> str:
+        """What is shown of the metric that answers, and of the next of which anything is."""
+        decided = [title for title, rows in self.differences.items() if any(row.better or row.worse for row in rows)]
+        told = {title: self.shown(title) for title in [*dict.fromkeys([self.first, *decided])][:2]}
+        return " ".join(
+            f"{title}: {said[0].lower() if said[:3] == 'No ' else said[0]}{said[1:]}." for title, said in told.items()
+        )
+
+    @property
+    def numbers(self) -> list[str]:
+        """Up to three differences of the metric that answers, those that are shown before the others."""
+        rows = sorted(self.rows, key=lambda row: not (row.better or row.worse))
+        return [self.called(f"{self.first}: {number_line(row)}") for row in rows[:3]]
+
+    @property
+    def not_shown(self) -> list[str]:
+        """What the differences that answer do not say, and what could have been seen."""
+        few = [*undecided_in_words(self.rows, LEAST), *_too_few(self.rows, self.level)]
+        return [*map(self.called, [*few, *_by_exchanges(self.rows, self.level)])]
+
+    @property
+    def figure(self) -> Figure | None:
+        """The differences that answer; None where nothing was compared."""
+        caption = (
+            f"{self.first}: the mean of each arm less that of its reference, {self.varied} by {self.varied}. Each "
+            "interval is of this difference alone."
+        )
+        unit = self.metrics[self.first].unit if self.first else ""
+        label = f"difference in {self.first}{f' ({unit})' if unit else ''}"
+        return answer_figure({self.first: self.rows}, caption, label) if self.rows else None
+
+    def table(self, title: str) -> list[Table]:
+        """The differences of a metric; none where nothing was compared."""
+        if not (rows := self.differences.get(title)):
+            return []
+        higher, together = bool(self.metrics[title].higher), sum(map(len, self.differences.values()))
+        words = self.words(title)
+        made = comparison_table(rows, self.level, LEAST, together, higher_is_better=higher, words=words)
+        return [self.called_in(made)]
+
+    def mean_table(self, arms: Mapping[str, ArmMean], of: str) -> Table:
+        return self.called_in(arm_table(arms, self.level, of))
+
+    def called(self, text: str) -> str:
+        """A text of the statistics, which call a repetition a seed, with its own name."""
+        return re.sub(r"\bseed(s?)\b", rf"{self.varied}\1", text)
+
+    def called_in(self, table: Table) -> Table:
+        return replace(table, caption=self.called(table.caption), header=[*map(self.called, table.header)])
+
+
+def compare(
+    values: Values,
+    metrics: Mapping[str, Metric],
+    level: float,
+    sources: Mapping[str, Mapping[Pair, OverSeeds]] | None = None,
+    varied: str = "seed",
+) -> Compared:
+    """The differences of the arms, paired by repetition and corrected together: of each metric the pairs that it
+    declares, else each arm with the first.
+
+    An arm with half of the repetitions or fewer is left out, and a repetition that an arm lacks is left out of all.
+    `sources`: what other repetitions and other sources of examples would give, where that is known of a pair.
+    """
+    kept = {title: comparable(arms) for title, arms in values.items()}
+    pairs = {
+        title: [pair for pair in _pairs(metrics[title], values[title]) if {*pair} <= {*arms}]
+        for title, arms in kept.items()
+        if len(arms) <= MOST_ARMS
+    }
+    tables = {title: kept[title] for title, asked in pairs.items() if asked}
+    higher = [title for title in tables if metrics[title].higher]
+    found = compare_together(
+        tables,
+        {title: pairs[title] for title in tables},
+        level,
+        LEAST,
+        higher=higher,
+        allow_equal=True,
+        sources=sources,
+    )
+    return Compared(metrics, kept, found, level, varied)
+
+
+def _pairs(metric: Metric, arms: Arms) -> list[Pair]:
+    first, *others = arms
+    return [(arm, reference) for arm, reference in metric.pairs] or [(other, first) for other in others]
+
+
+def comparable(arms: Arms) -> dict[str, dict[str, float]]:
+    """The arms with more than half of the repetitions, and of each those that all of them have."""
+    most = max(map(len, arms.values()), default=0)
+    kept = {arm: numbers for arm, numbers in arms.items() if len(numbers) > most / 2}
+    common = [one for one in next(iter(kept.values()), ()) if all(one in numbers for numbers in kept.values())]
+    return {arm: {one: numbers[one] for one in common} for arm, numbers in kept.items() if common}
+
+
+def _too_few(comparisons: Sequence[Comparison], level: float) -> list[str]:
+    """What so few pairs could not have shown, and what the fewest that can show anything would."""
+    few = next((row for row in comparisons if row.seeds < LEAST), None)
+    if few is None:
+        return []
+    more = ""
+    if few.standard_deviation and few.p is not None:
+        among = 1 - (1 - level) / len(comparisons)
+        least = smallest_shown([(few.standard_deviation / LEAST**0.5, LEAST - 1)], among)
+        more = f"; {LEAST} of such a spread show one of {least:.3g} or more with a chance of {percent(POWER)}"
+    pairs = f"{few.seeds} seeds" if few.seeds > 1 else "one seed"
+    return [f"With {pairs} no difference could have been seen, however large{more}."]
+
+
+def _by_exchanges(comparisons: Sequence[Comparison], level: float) -> list[str]:
+    """What is shown by Student's t alone, as so few pairs have too few exchanges for a low p."""
+    shown = next((row for row in comparisons if row.better or row.worse), None)
+    least = (shown.least_p_exchange or 0) * len(comparisons) if shown else 0
+    if not shown or least <= 1 - level:
+        return []
+    return [
+        f"p is by Student's t, which takes differences as normal; by exchanges, which do not, {shown.seeds} seeds give "
+        f"no p below {p_value(min(1, least))}."
+    ]
+
+
+def as_csv(values: Values, varied: str = "seed") -> str:
+    """A line for each arm and repetition with a column for each metric, as `ratchet compare` takes it; what is not
+    known is empty."""
+    lines = dict.fromkeys((arm, one) for arms in values.values() for arm, numbers in arms.items() for one in numbers)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["arm", varied, *map(no_formula, values)])
+    for arm, one in lines:
+        numbers = [arms.get(arm, {}).get(one) for arms in values.values()]
+        writer.writerow([no_formula(arm), one, *("" if number is None else repr(number) for number in numbers)])
+    return file.getvalue()
