@@ -12,7 +12,7 @@ dispatcher's business.
 
 from __future__ import annotations
 
-from deployments.dag.sweep import SWEEP
+from deployments.dag.sweep import over_chance
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from tasks.attacks import stages as attacks
@@ -100,17 +100,7 @@ METRICS_OF_A_SWEEP = [
     ),
     Swept(title="success rate", numbers="attacks.hotflip.effects.{arm}.success_rate.value", higher=False, pairs=PAIRS),
 ]
-SEEDS = {"seed", "model.init_seed"}
-"""Keys that vary chance alone: cells over them are repetitions of one study."""
-
-
-def sweep_stage(study: Study, config: SweepConfig) -> tuple[Stage, SweepConfig]:
-    """The stage over the cells of a sweep: two or more of chance alone compare the arms."""
-    config = config.model_copy(update={"confidence_level": study.evaluation.confidence_level})
-    if set(config.keys) <= SEEDS and len(config.present) > 1:
-        return SWEEP_SEEDS, config.model_copy(update={"chance": sorted(SEEDS)})
-    return SWEEP, config
-
+sweep_stage = over_chance(SWEEP_SEEDS)
 
 robustness = study_flow(page)
 

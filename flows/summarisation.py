@@ -10,11 +10,12 @@ base is the pretrained model, baseline the same fine-tuned. The page below is th
 
 from __future__ import annotations
 
+from deployments.dag.sweep import over_chance
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from tasks.attacks import stages as attacks
 from tasks.attacks import swept
-from tasks.findings.sweep.configuration import Swept
+from tasks.findings.sweep.configuration import SweepConfig, Swept
 from tasks.language.stages import PairBaseConfig, PairsConfig
 from tasks.monotonic.arm import ARMS, BASE
 from tasks.monotonic.stages import ConstrainConfig, OrderConfig, TrainConfig
@@ -34,6 +35,8 @@ TRANSFER = Stage("summarisation-transfer", attacks.TransferConfig, "tasks.attack
 REWRITE = Stage("summarisation-rewrite", stages.RewriteConfig, "tasks.summarisation.rewrite:rewrite", version=3)
 AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit", version=4)
 REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=4)
+
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.summarisation.report:sweep_seeds", version=10, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:
@@ -72,6 +75,8 @@ METRICS_OF_A_SWEEP = [
     *swept.METRICS,
     Swept(title="ROUGE-1", numbers="models.{arm}.rouge1.value", higher=True, pairs=swept.PAIRS),
 ]
+
+sweep_stage = over_chance(SWEEP_SEEDS)
 
 summarisation = study_flow(page)
 

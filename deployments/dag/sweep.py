@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from typing import Any
 
 from deployments.dag.walk import Cell, Handle, Walk
@@ -19,6 +20,22 @@ Over = dict[str, list[Any]]
 """Values of each key that is varied. Their combinations are the cells."""
 SWEEP = Stage("sweep", SweepConfig, "tasks.findings.sweep.sweep:sweep", version=9, needs="cpu")
 """The stage over the cells of a study that names none of its own."""
+
+
+CHANCE = {"seed", "model.init_seed"}
+"""Keys that vary chance alone: cells over them are repetitions of one study."""
+
+
+def over_chance(own: Stage) -> Callable[[Any, SweepConfig], tuple[Stage, SweepConfig]]:
+    """The choice of a page whose stage `own` compares the arms over two or more cells of chance alone."""
+
+    def chosen(study: Any, config: SweepConfig) -> tuple[Stage, SweepConfig]:
+        config = config.model_copy(update={"confidence_level": study.evaluation.confidence_level})
+        if set(config.keys) <= CHANCE and len(config.present) > 1:
+            return own, config.model_copy(update={"chance": sorted(CHANCE)})
+        return SWEEP, config
+
+    return chosen
 
 
 def cells_of(over: Over) -> dict[Cell, list[Any]]:

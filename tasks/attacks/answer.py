@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tasks.attacks.results import PrimaryAnswer
+from tasks.attacks.results import Findings, PrimaryAnswer
 from tasks.findings.document import Figure
 from tasks.findings.figures import Estimated, forest
-from tasks.findings.numbers import NATS, holds_zero, p_value, percent, span, texts_of
+from tasks.findings.numbers import NATS, holds_zero, p_value, percent, smallest, span, texts_of, value_and_span
 from tasks.findings.statistics.equivalence import Answer
 from tasks.findings.statistics.power import POWER
 from tasks.findings.statistics.resampling import Estimate
-from tasks.monotonic.arm import CONTROL
+from tasks.monotonic.arm import BASELINE, CONTROL, MONOTONIC
 
 ARM = "the model whose feed-forward weights are kept non-negative (monotonic)"
 CLAIM = "That the constraint makes the model harder to attack"
@@ -29,6 +29,7 @@ REFERENCES = {
 ONE_SEED = "one seed"
 QUESTION, WAYS, CONTROLS = "the question", "the same in other ways", "positive control"
 """Kinds of comparisons on which the answer hangs, beside those with placebos."""
+COULD_SHOW = f"the smallest true difference that is shown with a chance of {POWER:.0%}"
 AT = {"increase": "", "increase_at_equal_loss": " at equal clean loss"}
 
 
@@ -179,6 +180,28 @@ def comparisons(given: Answered) -> list[tuple[str, str, Estimate | None]]:
     rows += [("placebos whose layers live", f"monotonic - {arm}", row) for arm, row in found.from_placebos.items()]
     rows += [(WAYS, way, row) for way, row in given.ways.items()]
     return [*rows, *([(CONTROLS, f"{CONTROL} - baseline", found.control)] if found.control else [])]
+
+
+def in_other_ways(found: PrimaryAnswer, attacks: Mapping[str, Findings]) -> dict[str, Estimate | None]:
+    """The primary difference by fewer attacks, and by the other measure: what the answer hangs on."""
+    ways = dict(found.by_fewer_attacks)
+    if found.primary.measure == "increase":
+        matched = {row.model: row for row in attacks[found.primary.attack].at_equal_loss}
+        ways["at equal clean loss"] = matched[MONOTONIC].increase_nats_per_token
+    return ways
+
+
+COMPARISON = ["difference", "value", "interval", "p", "could show"]
+
+
+def comparison_rows(given: Answered) -> list[list[str]]:
+    """The one comparison that was named beforehand, and all on which it hangs, with the columns `COMPARISON`."""
+    rows, same = [], f"{MONOTONIC} - {BASELINE}{AT[given.primary.primary.measure]}"
+    for kind, name, row in comparisons(given):
+        whole = {WAYS: f"{same}, {name}", QUESTION: same, CONTROLS: f"{name}, the positive control"}.get(kind, name)
+        tested = (p_value(row.p_value), smallest(row)) if row else ("-", "-")
+        rows.append([whole, *value_and_span(row, NATS), *tested])
+    return rows
 
 
 def answer_figure(given: Answered) -> Figure | None:

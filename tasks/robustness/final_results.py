@@ -1,4 +1,4 @@
-"""Contents of `final_results.json`, of one seed and of a sweep; fields stand in the order in which they are written.
+"""Contents of `final_results.json` of one seed; fields stand in the order in which they are written.
 
 Names of models are keys, as in `tasks.robustness.results`.
 """
@@ -12,9 +12,6 @@ from pydantic import Field
 from tasks.attacks.results import Findings, PrimaryAnswer, Tested, TransferResult
 from tasks.findings.audit import AuditResult
 from tasks.findings.provenance import Provenance, run_name
-from tasks.findings.statistics.resampling import Estimate
-from tasks.findings.statistics.seeds import MeanOverSeeds, OverSeeds
-from tasks.findings.sweep.results import SweepResults
 from tasks.language.losses import LossDifference, ModelLoss, RoundedLoss
 from tasks.language.result import SplitSummary, TrainedCheck
 from tasks.monotonic.result import ArmFacts, OrderResult
@@ -83,19 +80,3 @@ class FinalResults(Result):
     def dead_arms(self) -> list[str]:
         """Arms whose constrained layers do nothing."""
         return [name for name, arm in self.arms.items() if arm.dead]
-
-
-class RobustnessSweepResults(SweepResults):
-    """sweep over seeds: the arms compared, beside what every sweep has.
-
-    Differences are those of an arm (key) from baseline, mean over seeds; `equal_loss_differences` from the
-    unconstrained model at the arm's clean loss; `primary_in_other_ways` by fewer attacks, and at equal clean loss. What
-    a cell does not know is missing there.
-    """
-
-    alive_share: dict[str, MeanOverSeeds]
-    loss_differences: dict[str, MeanOverSeeds]
-    increase_differences: dict[str, dict[str, OverSeeds]]
-    equal_loss_differences: dict[str, dict[str, MeanOverSeeds]]
-    primary: PrimaryAnswer
-    primary_in_other_ways: dict[str, Estimate]

@@ -6,18 +6,15 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tasks.attacks.answer import AT, CONTROLS, QUESTION, WAYS, Answered, comparisons
+from tasks.attacks.answer import COMPARISON, COULD_SHOW, Answered, comparison_rows
 from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.attacks.results import Findings, Trigger
 from tasks.findings.document import Section
 from tasks.findings.numbers import NATS, RATE, SHARE, p_value, perplexity, rate_points, smallest, span, value_and_span
-from tasks.findings.statistics.power import POWER
 from tasks.findings.table import Quoted, Table
-from tasks.monotonic.arm import BASELINE, MONOTONIC
 from tasks.robustness.final_results import FinalResults
 
 LOSS, COUNT, TIMES = "{:.4f}".format, "{:,}".format, "{:.2f}".format
-COULD_SHOW = f"the smallest true difference that is shown with a chance of {POWER:.0%}"
 
 
 def dead_marked(sections: Iterable[Section], dead: Collection[str]) -> list[Section]:
@@ -37,19 +34,6 @@ def dead_marked(sections: Iterable[Section], dead: Collection[str]) -> list[Sect
         return replace(table, header=[str(marked(name)) for name in table.header], rows=rows)
 
     return [replace(section, tables=[*map(whole, section.tables)]) for section in sections]
-
-
-COMPARISON = ["difference", "value", "interval", "p", "could show"]
-
-
-def comparison_rows(given: Answered) -> list[list[str]]:
-    """The one comparison that was named beforehand, and all on which it hangs, with the columns `COMPARISON`."""
-    rows, same = [], f"{MONOTONIC} - {BASELINE}{AT[given.primary.primary.measure]}"
-    for kind, name, row in comparisons(given):
-        whole = {WAYS: f"{same}, {name}", QUESTION: same, CONTROLS: f"{name}, the positive control"}.get(kind, name)
-        tested = (p_value(row.p_value), smallest(row)) if row else ("-", "-")
-        rows.append([whole, *value_and_span(row, NATS), *tested])
-    return rows
 
 
 def primary_table(results: FinalResults, given: Answered) -> Table:

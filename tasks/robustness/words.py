@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tasks.attacks.answer import ONE_SEED, Answered, shows_the_control
+from tasks.attacks.answer import ONE_SEED, Answered, in_other_ways, shows_the_control
 from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack
 from tasks.attacks.results import Findings, PrimaryAnswer
 from tasks.findings.final_results import begun_with_weights, numerics_changed, numerics_differ
 from tasks.findings.numbers import NATS, estimate, holds_zero, percent, perplexity
 from tasks.findings.statistics.power import POWER, chance_of
-from tasks.findings.statistics.resampling import Estimate
-from tasks.monotonic.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, CONTROL, MONOTONIC
+from tasks.monotonic.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, CONTROL
 from tasks.monotonic.result import ArmFacts
 from tasks.robustness.final_results import FinalResults
 
@@ -61,17 +60,12 @@ LIMITS = (
 
 def answered(results: FinalResults) -> Answered:
     """Basis of the study's answer."""
-    return Answered(results.primary, in_other_ways(results), ONE_SEED, "one seed says nothing about another training")
-
-
-def in_other_ways(results: FinalResults) -> dict[str, Estimate | None]:
-    """The primary difference by fewer attacks, and by the other measure: what the answer hangs on."""
-    found = results.primary
-    ways = dict(found.by_fewer_attacks)
-    if found.primary.measure == "increase":
-        matched = {row.model: row for row in results.attacks[found.primary.attack].at_equal_loss}
-        ways["at equal clean loss"] = matched[MONOTONIC].increase_nats_per_token
-    return ways
+    return Answered(
+        results.primary,
+        in_other_ways(results.primary, results.attacks),
+        ONE_SEED,
+        "one seed says nothing about another training",
+    )
 
 
 # ------------------------------------------------------------------------------------------- what was studied

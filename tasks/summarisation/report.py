@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.attacks.answer import WAYS, Answered, answer_figure, comparisons, numbers, told
+from tasks.attacks.answer import WAYS, Answered, answer_figure, comparisons, in_other_ways, numbers, told
 from tasks.attacks.reading import ReadAttacks
+from tasks.attacks.sweep import sweep_attacks
 from tasks.findings.document import Document, Section
 from tasks.findings.figures import Estimated, forest
 from tasks.findings.final_results import numerics_changed
 from tasks.findings.numbers import NATS, p_value, rate_points, smallest, span, value_and_span
 from tasks.findings.publish import Published, publish_report, require_verified
+from tasks.findings.sweep.configuration import SweepConfig
 from tasks.findings.table import Table
 from tasks.monotonic.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, LEAST_RANK, MONOTONIC
 from tasks.stage.run import StageInput, StageRun
@@ -41,15 +43,20 @@ def report(run: StageRun, config: ReportConfig, **inputs: StageInput) -> Publish
     return publish_report(run, inputs, results, document(results), tables=rows)
 
 
+def sweep_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Published:
+    """sweep over seeds: the arms compared over trainings and texts. Verifies every byte that it reads."""
+    return sweep_attacks(run, config, studies, FinalResults)
+
+
 # ------------------------------------------------------------------------------------------------ the document
 
 
 def document(results: FinalResults) -> Document:
     """The report: a function of its numbers."""
     found = results.primary
-    matched = {row.model: row for row in results.attacks[found.primary.attack].at_equal_loss}
-    ways = {**found.by_fewer_attacks, "at equal clean loss": matched[MONOTONIC].increase_nats_per_token}
-    given = Answered(found, ways, "one seed", "one seed says nothing about another training")
+    given = Answered(
+        found, in_other_ways(found, results.attacks), "one seed", "one seed says nothing about another training"
+    )
     answer = told(given)
     return Document(
         f"{results.study}: do non-negative weights make an encoder-decoder harder to attack, and what do they cost?",

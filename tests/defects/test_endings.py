@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from storage.errors import CheckFailed
+from tasks.attacks.sweep import Cell, _require_distinct_seeds
 from tasks.robustness.final_results import FinalResults
-from tasks.robustness.sweep import Cell, _require_distinct_seeds
 from tests.tasks.tiny import finished_study, handles_of, tiny_study
 
 

@@ -57,7 +57,7 @@ def read_cells(
         verdict(results, compared),
         numbers=compared.numbers or _means(results),
         answer=compared.figure,
-        not_shown=[*compared.not_shown, *cautions],
+        not_shown=[*cautions, *compared.not_shown],
         question=f"{finished}. A cell is the same study with one combination of the values of "
         f"{' and '.join(results.keys)}.",
         sections=sections(results, compared),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from storage import durable
 from storage.errors import BadInput
 from storage.records import read_records
 from storage.run_directory import RunDirectory
@@ -27,7 +30,7 @@ from tasks.summarisation.rewrite import attacked
 from tests.tasks.language.test_pairs import drawn, network, packed
 from tests.tasks.resealed import AUDIT, Edit, Stages, asked_again, edited, nothing, refused
 from tests.tasks.summarisation.tiny import SMOKE, finished
-from tests.tasks.tiny import sentences, what_must_be_equal
+from tests.tasks.tiny import Here, sentences, what_must_be_equal
 
 MONOTONIC = "summarisation-train (monotonic)"
 
@@ -52,6 +55,28 @@ def test_the_report_has_every_number_that_was_promised_and_says_what_a_method_wi
     page = (folder / "table.md").read_text()
     assert f"the first {found.lead_words} words" in page and "another article's summary" in page
     assert "Not answered" in page or not found.arms["monotonic"].dead
+
+
+def test_a_sweep_over_seeds_compares_the_arms_over_trainings_and_texts(tmp_path: Path) -> None:
+    """It laid the cells side by side, and had no answer and no interval that knew of other texts."""
+    root, study = Path(shutil.copytree(finished().root, tmp_path / "runs", symlinks=True)), finished().study
+    *_, handle = replace(SMOKE.page, over={"seed": [study.seed, 7]}).walk(
+        study, Here(root, study.name, study.execution)
+    )
+    found = durable.read_json(handle.run.path / "final_results.json")
+    for attack, of_arms in found["increase_differences"].items():
+        title, over = f"increase by {attack}", of_arms["monotonic"]
+        ours, theirs = (found["means"][title][arm]["values"] for arm in ("monotonic", "baseline"))
+        assert over["of_seeds"] == pytest.approx([ours[seed] - theirs[seed] for seed in (str(study.seed), "7")])
+        rows = {(row["arm"], row["reference"]): row for row in found["comparisons"][title]}
+        row = rows["monotonic", "baseline"]
+        assert (row["interval"], row["p"], row["seeds"]) == (over["interval"], over["p_value"], 2)
+        assert over["sources"] > 2 and over["standard_error_of_sources"] > 0 and ("monotonic", "per-unit-signs") in rows
+        assert rows["baseline", "base"]["p"] is not None
+    answer = durable.read_json(handle.run.result_file)["answer"][0]
+    assert found["primary"]["answer"] or "Not answered" in answer
+    table = (handle.run.path / "table.md").read_text()
+    assert "the arms over 2 trainings of each" in table and "## increase by hotflip" in table and "## ROUGE-1" in table
 
 
 def test_arms_are_compared_at_equal_clean_loss_where_snapshots_are_kept() -> None:
