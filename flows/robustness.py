@@ -17,7 +17,7 @@ from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from tasks.attacks import stages as attacks
 from tasks.attacks.stages import HotFlipConfig, TransferConfig, UatConfig
-from tasks.attacks.swept import METRICS, NATS, PAIRS
+from tasks.attacks.swept import EFFECTS, METRICS, PAIRS
 from tasks.findings.sweep.configuration import SweepConfig, Swept
 from tasks.language.stages import BaseConfig, SetupConfig
 from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC
@@ -83,22 +83,17 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     return stage(AGGREGATE, stages.for_aggregate(study), **read, order=order, audit=audit)
 
 
+SHOWN = {
+    "movement": "arms.{arm}.movement_ratio",
+    "learning rate": "arms.{arm}.budget.learning_rate",
+    "best step": "arms.{arm}.best_step",
+    "{of} loss of {attack}": f"{EFFECTS}.{{of}}_loss_nats_per_token",
+    "{of} increase by {attack}": f"{EFFECTS}.{{of}}_increase_nats_per_token.value",
+}
 METRICS_OF_A_SWEEP = [
     *METRICS,
-    Swept(title="movement", numbers="arms.{arm}.movement_ratio", higher=None),
-    Swept(title="learning rate", numbers="arms.{arm}.budget.learning_rate", higher=None),
-    Swept(title="best step", numbers="arms.{arm}.best_step", higher=None),
-    *(
-        Swept(
-            title=f"{title} of {{attack}}", numbers=f"attacks.{{attack}}.effects.{{arm}}.{of}", higher=None, unit=NATS
-        )
-        for title, of in {
-            "clean loss": "clean_loss_nats_per_token",
-            "random control": "control_increase_nats_per_token.value",
-            "blind search": "blind_increase_nats_per_token.value",
-        }.items()
-    ),
-    Swept(title="success rate", numbers="attacks.hotflip.effects.{arm}.success_rate.value", higher=False, pairs=PAIRS),
+    Swept(title="success rate", numbers=f"{EFFECTS}.success_rate.value", higher=False, pairs=PAIRS),
+    *(Swept(title=title, numbers=numbers, higher=None, compared=False) for title, numbers in SHOWN.items()),
 ]
 sweep_stage = over_chance(SWEEP_SEEDS)
 

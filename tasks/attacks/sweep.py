@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -25,12 +25,11 @@ from tasks.attacks.answer import (
     told,
 )
 from tasks.attacks.effects import difference_over_seeds
-from tasks.attacks.results import ATTACKS, Findings, PrimaryAnswer
+from tasks.attacks.results import ATTACKS, PrimaryAnswer
 from tasks.attacks.swept import INCREASE, PAIRS
 from tasks.findings.document import Document, Figure, Section
 from tasks.findings.figures import Dots, dots
 from tasks.findings.numbers import NATS, estimate, span, value_and_span
-from tasks.findings.provenance import Provenance
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.statistics.equivalence import answer
 from tasks.findings.statistics.resampling import Estimate
@@ -40,25 +39,9 @@ from tasks.findings.sweep.results import SweepResults
 from tasks.findings.sweep.sweep import read_cells
 from tasks.findings.table import Table
 from tasks.monotonic.arm import BASELINE, CONTROL, MONOTONIC, placebos
-from tasks.monotonic.result import ArmFacts
 from tasks.stage.run import StageInput, StageRun
 
 ONE_BASE = "All cells train from one base model: another one may answer otherwise (vary model.init_seed)."
-
-
-class OfCell(Protocol):
-    """What a cell's study found: its `final_results.json`."""
-
-    @property
-    def primary(self) -> PrimaryAnswer: ...
-    @property
-    def arms(self) -> Mapping[str, ArmFacts]: ...
-    @property
-    def models(self) -> Mapping[str, Any]: ...
-    @property
-    def attacks(self) -> Mapping[str, Findings]: ...
-    @property
-    def provenance(self) -> Mapping[str, Provenance]: ...
 
 
 @dataclass(frozen=True)
@@ -66,7 +49,7 @@ class Cell:
     """One training of every arm: its results, and the records of its attacks."""
 
     results: Any
-    records: Mapping[str, Rows]
+    records: dict[str, Rows]
 
 
 class AttackSweepResults(SweepResults):
@@ -169,10 +152,10 @@ def _means(
     return {name: mean_over_seeds(numbers, level) for name, numbers in known.items() if len(numbers) == len(found)}
 
 
-def _in_other_ways(found: Sequence[OfCell], level: float) -> dict[str, Estimate]:
+def _in_other_ways(found: Sequence[Any], level: float) -> dict[str, Estimate]:
     """The primary difference by fewer attacks, and at equal clean loss, where every cell knows it; t over cells."""
 
-    def value(one: OfCell, way: str) -> float | None:
+    def value(one: Any, way: str) -> float | None:
         row = in_other_ways(one.primary, one.attacks).get(way)
         return row.value if row else None
 
@@ -182,17 +165,17 @@ def _in_other_ways(found: Sequence[OfCell], level: float) -> dict[str, Estimate]
 
 def _increase(cells: Sequence[Cell], attack: str, model: str, reference: str, level: float) -> OverSeeds:
     """Increase by the attack on `model` minus that on `reference`, over cells and sources."""
-    rows = [[*cell.records[attack]] for cell in cells]
+    rows = [cell.records[attack] for cell in cells]
     return difference_over_seeds(rows, model, reference, "increase_nats_per_token", level)
 
 
-def _at_equal_loss(attack: str, cell: OfCell, arm: str) -> float | None:
+def _at_equal_loss(attack: str, cell: Any, arm: str) -> float | None:
     """Increase by the attack, less that of the unconstrained model at the arm's clean loss; None: not known."""
     (row,) = [row for row in cell.attacks[attack].at_equal_loss if row.model == arm]
     return row.increase_nats_per_token.value if row.increase_nats_per_token else None
 
 
-def clean_difference(cell: OfCell, arm: str) -> float:
+def clean_difference(cell: Any, arm: str) -> float:
     """The loss on the test split, arm - baseline."""
     return float(cell.models[arm].loss_nats_per_token - cell.models[BASELINE].loss_nats_per_token)
 
@@ -211,7 +194,7 @@ def _require_distinct_seeds(cells: Mapping[str, Cell]) -> None:
 # ------------------------------------------------------------------------------------------------ the document
 
 
-def _document(results: AttackSweepResults, cells: Mapping[str, OfCell], of_cells: Document) -> Document:
+def _document(results: AttackSweepResults, cells: Mapping[str, Any], of_cells: Document) -> Document:
     """The answer over all cells, before what every sweep says of its numbers."""
     given = answered_over_cells(results, cells)
     answer = told(given)
@@ -229,7 +212,7 @@ def _document(results: AttackSweepResults, cells: Mapping[str, OfCell], of_cells
     )
 
 
-def answered_over_cells(results: AttackSweepResults, cells: Mapping[str, OfCell]) -> Answered:
+def answered_over_cells(results: AttackSweepResults, cells: Mapping[str, Any]) -> Answered:
     """Basis of the answer; a way that a cell does not know lacks too, and so does a placebo that lives in some
     cells and not in all, which was not compared."""
     living = {arm for cell in cells.values() for arm, facts in cell.arms.items() if not facts.dead}
@@ -260,7 +243,7 @@ def _other_numbers(results: AttackSweepResults) -> list[str]:
     ]
 
 
-def _differences_figure(results: AttackSweepResults, cells: Mapping[str, OfCell]) -> Figure:
+def _differences_figure(results: AttackSweepResults, cells: Mapping[str, Any]) -> Figure:
     """Every arm minus baseline of every cell, on clean text and under each attack."""
     rows = [
         Dots(f"clean, {arm}", [clean_difference(cell, arm) for cell in cells.values()], mean.mean, mean.interval)

@@ -69,24 +69,14 @@ def _diverged(every: Every, compared: Compared, config: ArmsConfig) -> list[str]
 
 
 def _document(
-    run: StageRun,
-    config: ArmsConfig,
-    inputs: Mapping[str, StageInput],
-    every: Every,
-    values: Arms,
-    compared: Compared,
+    run: StageRun, config: ArmsConfig, inputs: Mapping[str, StageInput], every: Every, values: Arms, compared: Compared
 ) -> Document:
     metric, diverged = config.metric.replace("_", " "), _diverged(every, compared, config)
     arms = {name: arm_mean(of_arm, config.confidence_level) for name, of_arm in values.items() if of_arm}
     rows = [
-        [
-            arm,
-            value,
-            "diverged" if number is None else f"{number:.6g}",
-            inputs[role_of(arm, config.varied, value)].path.name,
-        ]
+        [arm, value, "diverged" if of is None else f"{of:.6g}", inputs[role_of(arm, config.varied, value)].path.name]
         for arm, of_arm in every.items()
-        for value, number in of_arm.items()
+        for value, of in of_arm.items()
     ]
     limits = [*diverged, *compared.not_shown]
     if config.varied != "seed":

@@ -60,12 +60,8 @@ LIMITS = (
 
 def answered(results: FinalResults) -> Answered:
     """Basis of the study's answer."""
-    return Answered(
-        results.primary,
-        in_other_ways(results.primary, results.attacks),
-        ONE_SEED,
-        "one seed says nothing about another training",
-    )
+    ways = in_other_ways(results.primary, results.attacks)
+    return Answered(results.primary, ways, ONE_SEED, "one seed says nothing about another training")
 
 
 # ------------------------------------------------------------------------------------------- what was studied

@@ -17,7 +17,6 @@ from deployments.dag.page import Page, load_page
 from deployments.dag.sources import digest_of
 from deployments.dag.walk import Handle
 from flows import command
-from flows.command.compare_table import Asked, compared_table
 from flows.command.settings import read_study
 from storage import attempts, durable
 from storage.errors import BadInput
@@ -476,15 +475,6 @@ def test_a_number_that_is_none_is_told_as_diverged_and_its_pair_left_out(
     folds = {fold for _, fold in lost} if better else set()
     assert all(one["seeds"] == 5 - len(folds) for one in numbers["differences"])
     assert table.count("| diverged ") == len(lost) == 12 - len(rows)
-
-
-def test_the_numbers_of_the_arms_are_read_by_ratchet_compare(tmp_path: Path) -> None:
-    text = BESIDE.replace(' | {"ridge": ridge()}', "")
-    run = reported(tmp_path, text=text)
-    found = compared_table(run / "compared.csv", Asked(pair="fold", higher_is_better=True, test="paired"))
-    (one,) = found.comparisons
-    (ours,) = durable.read_json(run / "final_results.json")["differences"]
-    assert (one.arm, one.better, one.interval) == ("up", True, ours["interval"])
 
 
 @pytest.mark.parametrize("higher", [None, True])

@@ -92,17 +92,6 @@ def arm_mean(values: Mapping[str, float], confidence_level: float) -> ArmMean:
     )
 
 
-def compare(
-    values: Values,
-    pairs: Sequence[tuple[str, str]],
-    confidence_level: float,
-    min_seeds: int,
-    unlearned: Collection[str] = (),
-) -> list[Comparison]:
-    """Each pair (arm, reference) of one table, as `compare_together` compares those of several."""
-    return compare_together({"": values}, pairs, confidence_level, min_seeds, unlearned)[""]
-
-
 def compare_together(
     tables: Mapping[str, Values],
     pairs: Sequence[Pair] | Mapping[str, Sequence[Pair]],

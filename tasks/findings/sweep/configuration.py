@@ -18,6 +18,7 @@ class Swept(Metric):
         description="Where its numbers are, such as `loss.{arm}.value`: a word in braces stands for any key, {arm} for "
         "those that are compared with each other."
     )
+    compared: bool = scientific(True, description="False: the numbers are shown alone.")
 
 
 class SweepConfig(StageConfiguration):

@@ -186,7 +186,7 @@ def numbers_of(stage: StageInput, declared: Sequence[Swept]) -> Found:
     if isinstance(values, dict):
         values = {name: value for name, value in values.items() if name not in NOTED_BY_THE_FRAME}
         for one in declared:
-            metric = Metric(**{name: getattr(one, name) for name in Metric.model_fields})
+            metric = Metric(**{name: getattr(one, name) for name in Metric.model_fields}) if one.compared else None
             for words, value in _matches(values, one.numbers.split("."), {}):
                 found.add(one.title.format(**words), words.get("arm", ""), value, metric)
         if not declared:

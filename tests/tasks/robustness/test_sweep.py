@@ -291,8 +291,8 @@ def test_every_cell_and_arm_has_its_effects_and_names_its_run(tmp_path: Path, ce
                 effect = findings["effects"][arm]
                 expected = {
                     f"increase by {attack}": effect["increase_nats_per_token"]["value"],
-                    f"random control of {attack}": effect["control_increase_nats_per_token"]["value"],
-                    f"blind search of {attack}": effect["blind_increase_nats_per_token"]["value"],
+                    f"control increase by {attack}": effect["control_increase_nats_per_token"]["value"],
+                    f"blind increase by {attack}": effect["blind_increase_nats_per_token"]["value"],
                     f"clean loss of {attack}": effect["clean_loss_nats_per_token"],
                 }
                 if attack == "hotflip":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ from scipy.stats import ttest_rel
 
 from flows import command
 from storage import durable
-from tasks.findings.sweep.configuration import SweepConfig
-from tasks.findings.sweep.sweep import CELLS, sweep
-from tests.tasks.findings.sweep.test_sweep import finished
-from tests.tasks.tiny import stage_run
+from tasks.findings.sweep.sweep import CELLS
+from tests.tasks.findings.sweep.test_sweep import made
 
 SEEDS = (1, 2, 3, 4)
 NOISE = np.random.default_rng(7).normal(size=(3, len(SEEDS)))
@@ -30,19 +27,11 @@ def accuracy(arm: str, seed: int) -> float:
 
 
 def swept(folder: Path, seeds: tuple[int, ...] = SEEDS, **changed: Any) -> tuple[dict[str, Any], Path, dict[str, Any]]:
-    inputs = {
-        f"seed {seed}": finished(
-            folder / "runs",
-            f"seed {seed}",
-            {"accuracy": {arm: accuracy(arm, seed) for arm in ("scratch", "full", "frozen")}, "letters": 26},
-        )
-        for seed in seeds
-    }
-    run = stage_run(folder / "out")
-    run.run = replace(run.run, root=folder / "runs")
-    config = {"study": "toy", "keys": ["seed"], "cells": {f"seed {seed}": [seed] for seed in seeds}}
-    published = sweep(run, SweepConfig(**(config | changed)), **inputs)
-    return durable.read_json(run.directory / "final_results.json"), run.directory, published.as_json()
+    arms = ("scratch", "full", "frozen")
+    given = {f"seed {seed}": {"accuracy": {arm: accuracy(arm, seed) for arm in arms}, "letters": 26} for seed in seeds}
+    config = {"keys": ["seed"], "cells": {f"seed {seed}": [seed] for seed in seeds}}
+    published, out = made(folder, given, **(config | changed))
+    return durable.read_json(out / "final_results.json"), out, published.as_json()
 
 
 def test_each_arm_is_compared_with_the_first_by_pairs_corrected_together(tmp_path: Path) -> None:
@@ -57,12 +46,9 @@ def test_each_arm_is_compared_with_the_first_by_pairs_corrected_together(tmp_pat
     assert "figures/answer.svg" in result["figures"] and (folder / "figures" / "answer.svg").is_file()
 
 
-@pytest.mark.parametrize(
-    ("seeds", "said"),
-    [((1, 2), "accuracy: no difference is shown: 2 seeds are too few to call anything lower or higher.")],
-)
-def test_nothing_is_called_lower_by_too_few_seeds(tmp_path: Path, seeds: tuple[int, ...], said: str) -> None:
-    found, _, result = swept(tmp_path, seeds)
+def test_nothing_is_called_lower_by_too_few_seeds(tmp_path: Path) -> None:
+    found, _, result = swept(tmp_path, (1, 2))
+    said = "accuracy: no difference is shown: 2 seeds are too few to call anything lower or higher."
     assert result["answer"][0] == said and not any(one["better"] for one in found["comparisons"]["accuracy"])
 
 
@@ -77,7 +63,7 @@ def test_keys_of_chance_are_seeds_whatever_they_are_called(tmp_path: Path) -> No
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_training_is_compared_by_its_metrics_and_by_what_decides_first(tmp_path: Path, nested: bool) -> None:
     """Seen: the headline was of `best_step`, and Holm counted steps and the loss as a ratio."""
-    inputs, cells = {}, {}
+    given, cells = {}, {}
     for seed, p in product(SEEDS, (0.0, 0.5)):
         name, loss = f"seed {seed}, p {p}", 1 + 0.1 * seed + p + 0.01 * p * seed
         training = {
@@ -85,29 +71,24 @@ def test_a_training_is_compared_by_its_metrics_and_by_what_decides_first(tmp_pat
             "best_accuracy": 0.5 + p / 2 + 0.01 * p * seed**2, "trivial": {"guess": 2.0}, "ratio_to_trivial": loss / 2,
             "higher": ["accuracy"], "validations": [],
         }  # fmt: skip
-        inputs[name] = finished(tmp_path / "runs", name, {"training": training} if nested else training)
+        given[name] = {"training": training} if nested else training
         cells[name] = [seed, p]
-    run = stage_run(tmp_path / "out")
-    run.run = replace(run.run, root=tmp_path / "runs")
-    result = sweep(run, SweepConfig(study="toy", keys=["seed", "p"], cells=cells), **inputs)
+    result, out = made(tmp_path, given, keys=["seed", "p"], cells=cells)
     assert result.answer[0] == "best_loss: p 0.5 is worse than p 0.0. best_accuracy: p 0.5 is better than p 0.0."
-    found = durable.read_json(run.directory / "final_results.json")["comparisons"]
+    found = durable.read_json(out / "final_results.json")["comparisons"]
     assert [*found] == ["best_loss", "best_accuracy"]
     one, other = sorted(row["p"] for (row,) in found.values())
     assert sorted(row["p_adjusted"] for (row,) in found.values()) == pytest.approx(
         sorted([max(2 * one, other), 2 * one])
     )
-    table = (run.directory / "table.md").read_text()
+    table = (out / "table.md").read_text()
     assert "above 0 the arm is better" in table and "over the 2 comparisons" in table and "epochs" in table
 
 
 def test_one_arm_over_seeds_answers_with_its_mean(tmp_path: Path) -> None:
     """Seen: "there is one arm, more than 24, or a number that nothing changes", and the mean stood further below."""
-    inputs = {f"seed {seed}": finished(tmp_path / "runs", f"s{seed}", {"rate": seed / 10}) for seed in SEEDS}
-    run = stage_run(tmp_path / "out")
-    run.run = replace(run.run, root=tmp_path / "runs")
-    cells = {name: [int(name[-1])] for name in inputs}
-    result = sweep(run, SweepConfig(study="toy", keys=["seed"], cells=cells), **inputs)
+    given = {f"seed {seed}": {"rate": seed / 10} for seed in SEEDS}
+    result, _ = made(tmp_path, given, keys=["seed"], cells={name: [int(name[-1])] for name in given})
     assert "one arm" in result.answer[0] and "no number differs" not in result.answer[0]
     assert result.answer[1].startswith("rate: 0.25 (interval ") and "4 seeds" in result.answer[1]
 
@@ -115,17 +96,13 @@ def test_one_arm_over_seeds_answers_with_its_mean(tmp_path: Path) -> None:
 def test_what_is_compared_with_nothing_is_said(tmp_path: Path) -> None:
     """A seed that one arm lacks is left out of pairs and of the file."""
     assert "Not compared" not in " ".join(swept(tmp_path / "whole")[2]["not_shown"])
-    inputs = {
-        f"seed {seed}": finished(tmp_path / "runs", f"s{seed}", {"loss": {arm: accuracy(arm, seed) for arm in arms}})
+    given = {
+        f"seed {seed}": {"loss": {arm: accuracy(arm, seed) for arm in arms}}
         for seed, arms in ((1, ("scratch", "full")), (2, ("scratch", "full")), (3, ("scratch",)))
     }
-    run = stage_run(tmp_path / "out")
-    run.run = replace(run.run, root=tmp_path / "runs")
-    result = sweep(
-        run, SweepConfig(study="toy", keys=["seed"], cells={name: [int(name[-1])] for name in inputs}), **inputs
-    )
+    result, out = made(tmp_path, given, keys=["seed"], cells={name: [int(name[-1])] for name in given})
     said = "Not compared, and not in cells.csv, since not every arm has that seed: scratch (seed 3)."
-    assert said in result.not_shown and ",3," not in (run.directory / CELLS).read_text()
+    assert said in result.not_shown and ",3," not in (out / CELLS).read_text()
 
 
 def test_the_cells_are_a_file_that_compare_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

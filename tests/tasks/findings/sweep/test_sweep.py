@@ -14,6 +14,7 @@ from storage import durable, markers
 from storage.errors import BadInput, CheckFailed
 from storage.locks import acquire
 from storage.run_directory import RunDirectory
+from tasks.findings.publish import Published
 from tasks.findings.sweep.configuration import SweepConfig, Swept
 from tasks.findings.sweep.figures import figures_of
 from tasks.findings.sweep.results import CellNumbers, SweepResults, numbers_of
@@ -22,6 +23,7 @@ from tasks.stage.run import StageInput
 from tests.tasks.tiny import stage_run
 
 T_975_OF_TWO = 12.706204736432095
+FILES = ("table.md", "report.html")
 CELLS = {f"seed {seed}, width {width}": [seed, width] for seed in (1, 2) for width in ("narrow", "wide")}
 
 
@@ -39,25 +41,29 @@ def finished(root: Path, name: str, result: dict[str, Any], final: dict[str, Any
     return StageInput(run, digest)
 
 
+def made(folder: Path, given: dict[str, dict[str, Any]], **fields: Any) -> tuple[Published, Path]:
+    """The sweep over cells with these results, and its folder."""
+    inputs = {name: finished(folder / "runs", name, result) for name, result in given.items()}
+    run = stage_run(folder / "out")
+    run.run = replace(run.run, root=folder / "runs")
+    return sweep(run, SweepConfig(**({"study": "toy"} | fields)), **inputs), run.directory
+
+
 def loss(seed: int, width: str) -> float:
     return {"narrow": 2.0, "wide": 1.0}[width] + seed / 10
 
 
 def swept(folder: Path, missing: list[str], **fields: Any) -> tuple[SweepResults, str, str]:
     """Results, table and report of the toy sweep without the cells that are missing."""
-    there = {name: values for name, values in CELLS.items() if name not in missing}
-    inputs = {
-        name: finished(folder / "runs", name, {"loss": {"test": loss(*values)}, "letters": 26, "ok": True})
-        for name, values in there.items()
+    given = {
+        name: {"loss": {"test": loss(*values)}, "letters": 26, "ok": True}
+        for name, values in CELLS.items()
+        if name not in missing
     }
-    run = stage_run(folder / "out")
-    run.run = replace(run.run, root=folder / "runs")
-    config = SweepConfig(study="toy", keys=["seed", "width"], cells=CELLS, missing=missing, **fields)
-    published = sweep(run, config, **inputs)
+    published, out = made(folder, given, keys=["seed", "width"], cells=CELLS, missing=missing, **fields)
     for figure in published.figures:
-        ElementTree.parse(run.directory / figure)
-    results = SweepResults.read_file(run.directory / "final_results.json")
-    return results, *((run.directory / name).read_text() for name in ("table.md", "report.html"))
+        ElementTree.parse(out / figure)
+    return SweepResults.read_file(out / "final_results.json"), *((out / name).read_text() for name in FILES)
 
 
 def swept_as(title: str, numbers: str) -> Swept:
@@ -127,16 +133,13 @@ def test_numbers_of_one_metric_stand_beside_each_other_and_over_a_key_of_numbers
     """A method, its trivial baseline, and how both depend on the key: the figure has the key as its x axis."""
     cells = {f"width {width}, seed {seed}": [width, seed] for width in (1, 4, 16) for seed in (1, 2)}
     lost = "width 16, seed 2"
-    inputs = {
-        name: finished(tmp_path / "runs", name, {"loss": {"chance": 3.0, "dropout 0.2": 1 / width + seed / 100}})
+    given = {
+        name: {"loss": {"chance": 3.0, "dropout 0.2": 1 / width + seed / 100}}
         for name, (width, seed) in cells.items()
         if name != lost
     }
-    run = stage_run(tmp_path / "out")
-    run.run = replace(run.run, root=tmp_path / "runs")
-    sweep(run, SweepConfig(study="toy", keys=["width", "seed"], cells=cells, missing=[lost]), **inputs)
-    report = (run.directory / "report.html").read_text()
-    table = rows((run.directory / "table.md").read_text())
+    _, out = made(tmp_path, given, keys=["width", "seed"], cells=cells, missing=[lost])
+    report, table = (out / "report.html").read_text(), rows((out / "table.md").read_text())
     assert ["width", "seed", "chance", "dropout 0.2", "run"] in table
     assert ["16", "2", "missing", "missing", "-"] in table
     assert ["dropout 0.2, width 1", "2", "1.015", "0.951469 to 1.07853", "0.00707"] in table
@@ -207,12 +210,8 @@ def test_who_makes_the_numbers_declares_which_are_metrics_and_what_stands_beside
 
 def test_a_sweep_says_which_of_its_trainings_learned_nothing(tmp_path: Path) -> None:
     learned, nothing = ({"trivial": {"mean": 1.0}, "ratio_to_trivial": ratio} for ratio in (0.9, 1.0))
-    inputs = {
-        name: finished(tmp_path / "runs", name, {"loss": float(number), **(nothing if number == 2 else learned)})
-        for number, name in enumerate(CELLS)
+    given = {
+        name: {"loss": float(number), **(nothing if number == 2 else learned)} for number, name in enumerate(CELLS)
     }
-    run = stage_run(tmp_path / "out")
-    run.run = replace(run.run, root=tmp_path / "runs")
-    sweep(run, SweepConfig(study="toy", keys=["seed", "width"], cells=CELLS), **inputs)
-    for file in ("table.md", "report.html"):
-        assert "1 of 4 trainings is no better than mean" in (run.directory / file).read_text()
+    _, out = made(tmp_path, given, keys=["seed", "width"], cells=CELLS)
+    assert all("1 of 4 trainings is no better than mean" in (out / file).read_text() for file in FILES)
