@@ -204,6 +204,11 @@ def comparison_rows(given: Answered) -> list[list[str]]:
     return rows
 
 
+def answered_once(found: PrimaryAnswer, attacks: Mapping[str, Findings]) -> Answered:
+    """Basis of the answer of one study."""
+    return Answered(found, in_other_ways(found, attacks), ONE_SEED, "one seed says nothing about another training")
+
+
 def answer_figure(given: Answered) -> Figure | None:
     """The difference that answers beside its margin, and on what it hangs; None where nothing of it is known."""
     rows = [Estimated(kind, name, row.value, row.interval) for kind, name, row in comparisons(given) if row is not None]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tasks.attacks.answer import ONE_SEED, Answered, in_other_ways, shows_the_control
+from tasks.attacks.answer import Answered, answered_once, shows_the_control
 from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack
 from tasks.attacks.results import Findings, PrimaryAnswer
 from tasks.findings.final_results import begun_with_weights, numerics_changed, numerics_differ
@@ -60,8 +60,7 @@ LIMITS = (
 
 def answered(results: FinalResults) -> Answered:
     """Basis of the study's answer."""
-    ways = in_other_ways(results.primary, results.attacks)
-    return Answered(results.primary, ways, ONE_SEED, "one seed says nothing about another training")
+    return answered_once(results.primary, results.attacks)
 
 
 # ------------------------------------------------------------------------------------------- what was studied

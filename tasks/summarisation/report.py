@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.attacks.answer import WAYS, Answered, answer_figure, comparisons, in_other_ways, numbers, told
+from tasks.attacks.answer import WAYS, Answered, answer_figure, answered_once, comparisons, numbers, told
 from tasks.attacks.reading import ReadAttacks
 from tasks.attacks.sweep import sweep_attacks
 from tasks.findings.document import Document, Section
@@ -23,8 +23,6 @@ from tasks.summarisation.stages import ReportConfig
 REPAIRS = ("per-unit-signs",)
 """Arms that are as monotone as monotonic, and restrict less."""
 POINTS = "{:.1f}".format
-
-
 LIMITS = [
     "ROUGE compares words with one reference: it says nothing of whether a summary is true. Words of ASCII are stemmed "
     "as English ones, and scripts that leave no space between words count by character.",
@@ -48,15 +46,9 @@ def sweep_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Pu
     return sweep_attacks(run, config, studies, FinalResults)
 
 
-# ------------------------------------------------------------------------------------------------ the document
-
-
 def document(results: FinalResults) -> Document:
     """The report: a function of its numbers."""
-    found = results.primary
-    given = Answered(
-        found, in_other_ways(found, results.attacks), "one seed", "one seed says nothing about another training"
-    )
+    found, given = results.primary, answered_once(results.primary, results.attacks)
     answer = told(given)
     return Document(
         f"{results.study}: do non-negative weights make an encoder-decoder harder to attack, and what do they cost?",
