@@ -11,7 +11,7 @@ from tests.flows.answers import Study, finished
 
 HEAVY = {
     *("prefect", "fastapi", "sqlalchemy", "httpx", "torch", "transformers", "tokenizers", "datasets", "safetensors"),
-    *("numpy", "scipy", "sklearn", "pandas", "pyarrow", "matplotlib", "markdown_it", "pygments"),
+    *("uvicorn", "numpy", "scipy", "sklearn", "pandas", "pyarrow", "matplotlib", "markdown_it", "pygments"),
 }
 """Prefect takes 0.8 s of processor time, torch 2 s, pyarrow, numpy and a table's Markdown 0.1 s each."""
 

@@ -294,7 +294,10 @@ lock.release()
 """
 
 
-@pytest.mark.parametrize(("group", "first", "last", "most"), [(500, 2_000, 100_000, 25), (0, 270_000, 10**6, 75)])
+@pytest.mark.parametrize(
+    ("group", "first", "last", "most"),
+    [(500, 2_000, 100_000, 25), pytest.param(0, 270_000, 10**6, 75, marks=pytest.mark.long)],
+)
 def test_a_part_is_written_merged_digested_and_read_in_memory_that_its_rows_would_not_fit_in(
     tmp_path, group, first, last, most
 ):
