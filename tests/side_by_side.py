@@ -7,6 +7,7 @@ no conftest.py below this folder.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -24,17 +25,21 @@ ONE_BY_ONE = ("tests/slurm/",)
 """Tests that share nothing within their file: each goes to the next free worker."""
 FIRST = (*ONE_BY_ONE, "tests/kill/", "tests/test_going_on", "tests/test_own_study")
 """What waits longest, so that no worker is left with it at the end."""
+STUDY = re.compile(r"tests/tasks/(robustness|icecube|inversion|summarisation|poison|calorimeter)/")
 
 
 class ByFile(LoadScopeScheduling):
-    """The tests of a file stay together, since they share what is made once a file; files start in collected order."""
+    """The tests of a file stay together, since they share what is made once a file, and those of a study's room, which
+    would wait for each other to finish it; files start in collected order."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
         super().__init__(config, log)
         config.option.loadscopereorder = False  # the slowest file may hold one test
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid if nodeid.startswith(ONE_BY_ONE) else nodeid.partition("::")[0]
+        if nodeid.startswith(ONE_BY_ONE):
+            return nodeid
+        return room[0] if (room := STUDY.match(nodeid)) else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
