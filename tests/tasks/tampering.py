@@ -228,11 +228,11 @@ def unnamed(study: str, names: list[str]) -> list[str]:
     return [name for name in ours if name == "answer" or origins.of(name) != "not asked"]
 
 
-def table(study: str, folder: Path, chosen: list[Source] | None = None) -> Iterator[tuple[Source, str, str]]:
+def table(study: str, folder: Path, chosen: list[Source]) -> Iterator[tuple[Source, str, str]]:
     """Of each source: `refused` and why, or `accepted` or `not named` and which numbers are others then."""
     with tempfile.TemporaryDirectory(prefix="ratchet-untampered-") as place:
         before = asked_again(copy(folder, Path(place)))
-    for source in sources(folder) if chosen is None else chosen:
+    for source in chosen:
         answer = accepted(folder, source, before, random.Random(str(source)))
         if isinstance(answer, str):
             yield source, "refused", answer.splitlines()[0]
@@ -243,6 +243,7 @@ def table(study: str, folder: Path, chosen: list[Source] | None = None) -> Itera
 
 
 if __name__ == "__main__":
-    for row in table(sys.argv[1], Path(sys.argv[2]).resolve()):
+    finished = Path(sys.argv[2]).resolve()
+    for row in table(sys.argv[1], finished, sources(finished)):
         sys.stdout.write(f"| {' '.join(row[0])} | {row[1]} | {row[2]} |\n")
         sys.stdout.flush()
