@@ -4,7 +4,7 @@ torch."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -35,6 +35,8 @@ ROUNDING = 1e-6
 """Smaller differences between negatives are rounding."""
 NEAR = 1e-5
 """Relative: energies that differ by less are told apart by rounding in fp32 alone."""
+FEW = 4
+"""Matrices that are given in all ways again."""
 SAME, MOST = 1e-5, 64
 """Entries that differ by less are the same; more inverses of one matrix are not followed."""
 
@@ -100,7 +102,7 @@ def _error(
     noise = normal_at(0, split, 0, np.array([number]), (entries,))
     inverses = _inverses(network, pairs.x[[number]], noise, shape.sampling_descent_steps)
     truth = torch.linalg.inv(pairs.x[number].double().reshape(math.isqrt(entries), -1)).flatten()
-    errors = [(inverse[0].double() - truth).square().mean().item() for inverse in inverses]
+    errors = (inverses.double() - truth).square().mean(1).tolist()
     nearest = min(errors, key=lambda error: abs(error - said))
     yield Again(f"the error of {where} {number} of {split}", said, nearest, said)
 
@@ -116,7 +118,7 @@ def _differences(cell: str, network: EnergyNetwork, trained: StageInput, fixed: 
 
     def again(of: str) -> Iterator[Again]:
         if of == "answers":
-            recorded, computed = said.largest_difference, largest_difference(network, judge)
+            recorded, computed = said.largest_difference, largest_difference(network, judge, FEW)
         else:
             difference, defect = descent_differences(network, config, diffusion)
             check = f"how much the negatives of {cell} depend on how a matrix comes"
@@ -156,7 +158,7 @@ def _negatives(
     return Asked(kind, said, again, "of the largest of its kind", AUDITED[kind], count)
 
 
-def _inverses(network: nn.Module, x: torch.Tensor, noise: torch.Tensor, descents: int) -> list[torch.Tensor]:
+def _inverses(network: nn.Module, x: torch.Tensor, noise: torch.Tensor, descents: int) -> torch.Tensor:
     """From noise down: at each step the noise that is predicted is taken away, then some steps down the energy. More
     than one where rounding alone says which of two energies is the lower: each inverse that it may give."""
     steps = len(network.steps)
@@ -166,30 +168,30 @@ def _inverses(network: nn.Module, x: torch.Tensor, noise: torch.Tensor, descents
 
     def energy(y: torch.Tensor, t: int) -> tuple[torch.Tensor, torch.Tensor]:
         y = y.detach().requires_grad_()
-        value = network(x, y, torch.tensor([t])).sum()
-        return value.detach(), torch.autograd.grad(value, y)[0]
+        values = network(x.expand(len(y), -1), y, torch.tensor([t]).expand(len(y)))
+        return values.detach(), torch.autograd.grad(values.sum(), y)[0]
 
-    def descended(at: torch.Tensor, t: int, size: float, limit: float) -> list[torch.Tensor]:
-        value, gradient = energy(at, t)
-        tried = (at - size * gradient).clamp(-limit, limit)
-        other = energy(tried, t)[0]
-        near = (other - value).abs() <= NEAR * max(value.abs(), other.abs())
-        return [tried, at] if near else [tried if other < value else at]
+    def descended(at: torch.Tensor, t: int, size: float, limit: float) -> torch.Tensor:
+        values, gradients = energy(at, t)
+        tried = (at - size * gradients).clamp(-limit, limit)
+        others = energy(tried, t)[0]
+        near = (others - values).abs() <= NEAR * torch.maximum(values.abs(), others.abs())
+        return torch.cat([tried[near | (others < values)], at[near | ~(others < values)]])
 
-    states = [noise]
+    states = noise
     for t in reversed(range(steps)):
         signal, spread = math.sqrt(signals[t]), math.sqrt(1 - signals[t])
-        states = [signal * ((y - spread * energy(y, t)[1]) / signal).clamp(-LARGEST, LARGEST) for y in states]
+        states = signal * ((states - spread * energy(states, t)[1]) / signal).clamp(-LARGEST, LARGEST)
         for _ in range(descents):
-            states = _distinct(one for at in states for one in descended(at, t, betas[t] / spread, LARGEST * signal))
-        states = [(math.sqrt(signals[t - 1]) if t else 1.0) * (at / signal) for at in states]
+            states = _distinct(descended(states, t, betas[t] / spread, LARGEST * signal))
+        states = (math.sqrt(signals[t - 1]) if t else 1.0) * (states / signal)
     return states
 
 
-def _distinct(states: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Those that rounding does not explain, at most MOST."""
-    kept: list[torch.Tensor] = []
-    for state in states:
-        if len(kept) < MOST and all((state - one).abs().max() > SAME for one in kept):
-            kept.append(state)
+def _distinct(states: torch.Tensor) -> torch.Tensor:
+    """Those that rounding does not explain, at most MOST; [states, entries]."""
+    kept = states[:1]
+    for state in states[1:]:
+        if len(kept) < MOST and ((kept - state).abs().amax(1) > SAME).all():
+            kept = torch.cat([kept, state[None]])
     return kept

@@ -63,11 +63,11 @@ def load_network(trained: StageInput, entries: int, shape: Network) -> EnergyNet
     return network.eval()
 
 
-def largest_difference(network: torch.nn.Module, judge: Judge) -> float:
+def largest_difference(network: torch.nn.Module, judge: Judge, matrices: int = CHECKED) -> float:
     """Between predictions of a matrix however it comes; CheckFailed where it is more than rounding. In fp64, where
     rounding decides no step down the energy."""
     exact = copy.deepcopy(network).double()
-    checked = np.arange(min(CHECKED, len(judge.x)))
+    checked = np.arange(min(matrices, len(judge.x)))
     return require_invariant(batchwise(lambda some: judge.predicted(exact, some, len(some)), BATCH), checked, TOLERANCE)
 
 
