@@ -42,4 +42,4 @@ def checked_section(gates: Sequence[Gate], audit: AuditResult) -> Section:
         ["gate", "measured", "required"],
         [[gate.name, gate.measured, gate.required] for gate in gates],
     )
-    return Section("What was checked", texts=[audit.in_words], tables=[table, audit.table])
+    return Section("What was checked", texts=[audit.in_words], tables=[*[table] * bool(gates), audit.table])

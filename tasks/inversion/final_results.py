@@ -18,7 +18,6 @@ ORIGINS = Origins(
         "arms.*": "errors of the records",
         **dict.fromkeys(("differences.*", "out_of_distribution.*", "descent_parts.*"), "errors of the records"),
         **dict.fromkeys(("early_stops.*.arm", "early_stops.*.patience"), "stage.json"),
-        "early_stops.*.whole_error": "errors of the records",
         "pilot.required_mse": "stage.json and what needs no learning",
     },
     asked={
@@ -30,7 +29,7 @@ ORIGINS = Origins(
     not_asked={
         "arms.*.cells.*": "metrics.jsonl alone tells the course of a training: its best and last step, validations on "
         "the way, gradients",
-        **dict.fromkeys(("early_stops.*.step", "early_stops.*.error"), "they follow from the course of trainings"),
+        **dict.fromkeys(("early_stops.*.step", "early_stops.*error"), "they follow from the course of trainings"),
         **dict.fromkeys(("pilot.validation_mse", "gates.0.measured"), "no model of the pilot is kept"),
     },
 )

@@ -170,7 +170,8 @@ def early_stop(name: str, arm: ArmFacts, patience: int) -> EarlyStop:
     """
     stops = [stopped(cell.validations, patience) for cell in arm.cells.values()]
     step, error = (float(np.mean(values)) for values in zip(*stops, strict=True))
-    return EarlyStop(arm=name, patience=patience, step=step, error=error, whole_error=arm.mean)
+    whole = float(np.mean([cell.best for cell in arm.cells.values()]))
+    return EarlyStop(arm=name, patience=patience, step=step, error=error, whole_error=whole)
 
 
 def stopped(points: Sequence[Sequence[float]], patience: int) -> tuple[float, float]:

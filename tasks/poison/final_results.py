@@ -93,7 +93,7 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
     chosen_by = {**dict.fromkeys(TRAINED), **{f"without-{rows}": "found" for rows in REMOVED}}
 
     def fit(role: str, seed: str) -> Fit:
-        by = chosen_by[role] and inputs[f"{chosen_by[role]}-{seed}"]
+        by = inputs[f"{chosen_by[role]}-{seed}"] if chosen_by[role] else None
         return Fit.of(f"{role}-{seed}", inputs[f"{role}-{seed}"], inputs[f"data-{seed}"], by)
 
     fits = {role: {seed: fit(role, seed) for seed in seeds} for role in chosen_by}
@@ -107,7 +107,8 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         return Trained(**over_seeds(of, "success", level))
 
     trainings = {role: trained(role) for role in TRAINED}
-    attack = require_backdoor(*({seed: fit.rates for seed, fit in fits[role].items()} for role in TRAINED), level)
+    victim, control = ({seed: fit.rates for seed, fit in fits[role].items()} for role in TRAINED)
+    attack = require_backdoor(victim, control, level)
     drawn = [{row["row_id"] for row in manifest.train} for manifest in manifests.values()]
     of_seeds = [shares(manifest, config.poison) for manifest in manifests.values()]
     same = {name: of_seeds[0][name] for name in ("requested", "realised")}  # by the manifests' own check

@@ -26,10 +26,10 @@ def _of(study: str) -> Iterator[str]:
 
 
 def _grouped(patterns: Mapping[str, str]) -> str:
-    """Why -> the patterns, as text."""
+    """Patterns of JSON pointers, by why."""
     by_why: dict[str, list[str]] = {}
     for pattern, why in patterns.items():
-        by_why.setdefault(why, []).append(f"`{pattern}`")
+        by_why.setdefault(why, []).append(f"`/{pattern.replace('.', '/')}`")
     return "; ".join(f"{', '.join(names)} ({why})" for why, names in by_why.items())
 
 
