@@ -126,40 +126,6 @@ def test_only_the_command_line_prints() -> None:
         assert not [call for call in calls if getattr(call.func, "id", "") == "print"], file
 
 
-NEW_ROOM, NEW_REPORT, NEW_TESTS = 1_000, 250, 700
-CAPS = {"robustness": 2_310, "icecube": 2_760, "inversion": 1_980, "poison": 1_012}
-"""Lines of the rooms that are older than the budget of a new one: they only fall."""
-SUBJECT_CAPS = {"influence": 884, "sensors": 1_014}
-"""Of subjects that began with one study; of influence 600 were asked."""
-SPINE_CAP, ALL_CAP = 30_943, 54_454
-"""Lines of all but studies, pages and subjects, and of all: they only fall, but for a new study; issue 49
-allowed 600 more, and took 2,205."""
-
-
-def _lines(*places: str) -> int:
-    return sum(file.read_text().count("\n") for file in _sources(*places))
-
-
-@pytest.mark.parametrize("study", STUDIES)
-def test_a_study_keeps_to_its_budget_of_lines(study: str) -> None:
-    cap = CAPS.get(study, NEW_ROOM)
-    assert _lines(f"tasks/{study}") <= cap
-    if study not in CAPS:
-        assert _lines(f"tasks/{study}/report.py") <= NEW_REPORT
-        assert _lines(f"tests/tasks/{study}") <= NEW_TESTS
-
-
-@pytest.mark.parametrize("subject", SUBJECT_CAPS)
-def test_a_subject_keeps_to_its_budget_of_lines(subject: str) -> None:
-    assert _lines(f"tasks/{subject}") <= SUBJECT_CAPS[subject]
-
-
-def test_the_spine_and_the_whole_keep_to_their_budgets_of_lines() -> None:
-    whole = _lines(*ALLOWED)
-    of_studies = _lines(*(f"tasks/{room}" for room in (*STUDIES, *SUBJECTS)), *(f"flows/{page}.py" for page in STUDIES))
-    assert whole <= ALL_CAP and whole - of_studies <= SPINE_CAP
-
-
 NEW_KEYS = 30
 KEY_CAPS = {"icecube": 45}
 

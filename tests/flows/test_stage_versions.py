@@ -15,6 +15,7 @@ import importlib
 import json
 from pathlib import Path
 
+from deployments.dag import sweep
 from deployments.dag.sources import page_names
 from flows import robustness
 from tasks.stage.run import Stage
@@ -29,7 +30,7 @@ STAGES = {
     for module in (importlib.import_module(f"flows.{name}") for name in page_names())
     for name, stage in vars(module).items()
     if isinstance(stage, Stage)
-}
+} | {"deployments.dag.sweep.SWEEP": sweep.SWEEP}
 
 
 def modules_of(work: str, repository: Path = REPOSITORY) -> dict[str, str]:
