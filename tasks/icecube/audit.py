@@ -16,7 +16,6 @@ from pyarrow import csv
 
 from storage import durable
 from storage.errors import require_each_once, require_equal
-from storage.tensors import read_tensors
 from tasks.data.gate import ends, require_inputs
 from tasks.data.normaliser import Normaliser
 from tasks.findings.audit import Audited, AuditResult
@@ -30,7 +29,7 @@ from tasks.icecube.stages import AUDIT_TOLERANCE, AuditConfig, LookConfig, Train
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.trials.collapse import require_diverse
-from tasks.training.weights import weights_digest
+from tasks.training.weights import load_kept, weights_digest
 
 
 def audit(run: StageRun, config: AuditConfig, events: StageInput, look: StageInput, trained: StageInput) -> AuditResult:
@@ -97,7 +96,7 @@ def _require_inputs(look: StageInput, trained: StageInput, said: TrainResult) ->
 def _network(model: Path) -> DirectionNetwork:
     shape = durable.read_json(model / "config.json")
     network = DirectionNetwork(shape["width"], shape["layers"], shape["heads"], 0.0, shape["batch_norm"])
-    network.load_state_dict(read_tensors(model / "model.safetensors"))
+    load_kept(network, model / "model.safetensors")
     return network.eval()
 
 

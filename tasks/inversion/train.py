@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 
 from storage import durable
 from storage.errors import require_close
-from storage.tensors import read_tensors
 from tasks.inversion.configuration import Mining, Network
 from tasks.inversion.diffusion import Diffusion, descend
 from tasks.inversion.energy import EnergyNetwork
@@ -22,6 +21,7 @@ from tasks.inversion.training import Batch, Batches, Judge, mine, problem, sched
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.invariance import Way, batchwise, largest_differences, require_invariant
 from tasks.training.loop import train_problem
+from tasks.training.weights import load_kept
 
 CHECKED, BATCH = 16, 16
 """On how many matrices an answer must not depend on how they come."""
@@ -59,7 +59,7 @@ def train(run: StageRun, config: TrainConfig, data: StageInput, pilot: StageInpu
 def load_network(trained: StageInput, entries: int, shape: Network) -> EnergyNetwork:
     """The network of a finished training, on the CPU."""
     network = EnergyNetwork(entries, shape.width, shape.diffusion_steps, torch.zeros(entries), torch.ones(entries))
-    network.load_state_dict(read_tensors(trained.path / "model" / "model.safetensors"))
+    load_kept(network, trained.path / "model" / "model.safetensors")
     return network.eval()
 
 

@@ -1,6 +1,7 @@
 """A small classifier of texts: the mean of word embeddings, and a network of two hidden layers."""
 
-from __future__ import annotations
+from __future__ import annotationsfrom tasks.training.weights import load_kept
+
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,7 +79,7 @@ class Bag(nn.Module):
     @classmethod
     def load(cls, folder: Path) -> Bag:
         model = cls(**durable.read_json(folder / "bag.json"))
-        model.load_state_dict(read_tensors(folder / "model.safetensors"))
+        load_kept(model, folder / "model.safetensors")
         return model
 
 

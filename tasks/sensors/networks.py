@@ -16,12 +16,12 @@ from torch import nn
 from torch.nn import functional
 
 from storage import durable
-from storage.tensors import read_tensors
 from tasks.data.normaliser import Normaliser
 from tasks.sensors.batches import near_mean
 from tasks.sensors.configuration import Network
 from tasks.sensors.events import FOREIGN, SENTINEL, TARGETS
 from tasks.sensors.xenon import Face, detector
+from tasks.training.weights import load_kept
 
 Kind = TypeVar("Kind", bound=nn.Module)
 JOINED, BLOCKS = 4, 2
@@ -32,7 +32,7 @@ def kept(kind: Callable[[Network], Kind], model: Path, trained: bool = True) -> 
     """The network of a `kind` that a stage published in `model`, for evaluation; else one of its shape, untrained."""
     network = kind(Network.model_validate(durable.read_json(model / "config.json")["network"]))
     if trained:
-        network.load_state_dict(read_tensors(model / "model.safetensors"))
+        load_kept(network, model / "model.safetensors")
     return network.eval()
 
 

@@ -1,4 +1,4 @@
-"""The digest of a saved model, since two trainings with equal weights are one; the number of a network's weights."""
+"""Weights of saved models: their digest, since two trainings with equal weights are one; their number; their place."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from safetensors import safe_open
 from torch import nn
 
 from storage import durable
+from storage.errors import BadInput
+from storage.tensors import read_tensors
 
 
 def weights_digest(folder: Path) -> str:
@@ -28,6 +30,16 @@ def weights_digest(folder: Path) -> str:
         digest.update(head)
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def load_kept(network: nn.Module, file: Path) -> None:
+    """Loads weights that a stage kept; BadInput where they do not fit the network that is described beside them."""
+    try:
+        network.load_state_dict(read_tensors(file))
+    except RuntimeError as error:
+        raise BadInput(
+            f"{file} does not fit the network described beside it: {str(error).splitlines()[-1].strip()}"
+        ) from None
 
 
 def number_of_weights(make: Callable[..., nn.Module], *arguments: Any) -> int:
