@@ -1,7 +1,6 @@
 """A small classifier of texts: the mean of word embeddings, and a network of two hidden layers."""
 
-from __future__ import annotationsfrom tasks.training.weights import load_kept
-
+from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,8 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from storage import durable
-from storage.tensors import read_tensors, write_tensors
+from storage.tensors import write_tensors
+from tasks.training.weights import load_kept
 
 PADDING = 0
 
