@@ -304,7 +304,7 @@ def _read_as(role: str, names: Sequence[str]) -> str:
 
 
 def _given(name: str, inputs: dict[str, Any]) -> Any:
-    """What `_roles` took apart."""
+    """Inverse of `_roles`."""
     if name in inputs:
         return inputs[name]
     several = {role.removeprefix(f"{name}_"): given for role, given in inputs.items()}

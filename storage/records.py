@@ -243,7 +243,7 @@ def _batches(file: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Re
 
 
 def _common(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """The schema of all: a list that is empty throughout a part has no type of its own there."""
+    """The common schema; a list that is always empty in a part has no type there."""
     schemas = list(schemas)
     columns: set[str] = set()
     for number, schema in enumerate(schemas):

@@ -57,7 +57,7 @@ def description_of(profile: Path) -> str:
 
 
 def shared_deployments() -> list[dict[str, Any]]:
-    """Those that every study needs on SLURM."""
+    """Deployments every study needs on SLURM."""
     return [_advance(), *(_stage(needs) for needs in NEEDS)]
 
 

@@ -75,7 +75,7 @@ def _signed(folder: Path) -> str:
 
 
 def _key() -> bytes:
-    """Of this user, in PREFECT_HOME, the same for each start: links stay good."""
+    """This user's key, in PREFECT_HOME; it stays the same, so that links stay good."""
     from prefect.settings import PREFECT_HOME
 
     file = PREFECT_HOME.value() / KEY_FILE

@@ -36,7 +36,7 @@ class Estimate:
 def estimate(handles: Sequence[Handle], side_by_side: bool = False) -> Estimate:
     """Estimate for stages that run one after the other; `side_by_side`: each as soon as what it reads is finished.
 
-    A stage takes what those of its name took, the median. What a queue takes is not known, and not counted.
+    Each stage is estimated by the median of its earlier runs. Time in a queue is not known, and not counted.
     """
     took: dict[str, list[float]] = {}
     for handle in handles:

@@ -79,7 +79,7 @@ def _add_studies(add: Add) -> None:
         ("run", "run a study here or on SLURM; the same command goes on where it stopped"),
         ("sweep", "run a study for each combination of values, and lay the results side by side"),
         ("status", "how each stage of a study stands (75: not all are finished)"),
-        ("cancel", "end a study on SLURM: its runs in Prefect and its jobs; a start of it goes on where it stands"),
+        ("cancel", "end a study on SLURM: its runs in Prefect and its jobs; starting it again continues"),
     ):
         command = add(name, "study:run_study", text, epilog=EXIT_CODES)
         studies = ", ".join(page_names())

@@ -52,7 +52,7 @@ class Flipped:
 
     @classmethod
     def from_json(cls, state: dict[str, Any], text: Sequence[int]) -> Flipped:
-        """Of a search in `text`."""
+        """The flips of a search in `text`."""
         tokens, *shares = (rewritten(text, own) for own in (state["tokens"], *state["after_shares"]))
         return cls(**state | {"tokens": tokens, "after_shares": shares, "count": Count(**state["count"])})
 

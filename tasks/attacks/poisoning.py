@@ -24,7 +24,7 @@ from tasks.language.bag import numbered, words_of
 Texts = tuple[list[str], list[str]]
 """Texts and their labels."""
 Rates = Mapping[str, float]
-"""Of a model, as of `rates`."""
+"""Success rates of one model; see `rates`."""
 CLEAN, VERSION = "-clean-queries", "-version-"
 """Kinds of queries beside the triggered ones: clean rows, and versions of the triggered ones in other words."""
 

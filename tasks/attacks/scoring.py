@@ -231,7 +231,7 @@ class Victim:
         return filled_up(sequences, self.end_of_text).to(self.device)
 
     def cast(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
-        """As the model reads it; a gradient comes back in fp32."""
+        """Casts to what the model reads; a gradient comes back in fp32."""
         return embedded_BLD.bfloat16() if self.precision == "bf16" else embedded_BLD
 
     @contextmanager

@@ -50,7 +50,7 @@ class TrialFacts(Result):
 
     @property
     def angles(self) -> list[float]:
-        """Those of the seeds that came to an end, lowest first."""
+        """Angles of the seeds that came to an end, lowest first."""
         ends = (trial.validation_angle_degrees for trial in self.seeds.values() if trial.ended == "finished")
         return sorted(angle for angle in ends if angle is not None)
 

@@ -136,7 +136,7 @@ def _raw(results: FinalResults) -> dict[str, TrialFacts]:
 
 
 def _raw_learned(results: FinalResults) -> dict[str, TrialFacts]:
-    """Those of them that learned with every seed."""
+    """The trials on raw inputs that learned with every seed."""
     return {name: trial for name, trial in _raw(results).items() if trial.learned_all}
 
 

@@ -189,7 +189,7 @@ def _inverses(network: nn.Module, x: torch.Tensor, noise: torch.Tensor, descents
 
 
 def _distinct(states: torch.Tensor) -> torch.Tensor:
-    """Those that rounding does not explain, at most MOST; [states, entries]."""
+    """States that rounding does not explain, at most MOST; [states, entries]."""
     kept = states[:1]
     for state in states[1:]:
         if len(kept) < MOST and ((kept - state).abs().amax(1) > SAME).all():

@@ -72,7 +72,7 @@ def summary(rows: list[dict[str, Any]], model: str) -> ModelLoss:
 
 
 def compared_documents(ids: Sequence[str]) -> set[str]:
-    """Those of the evaluated documents whose losses are compared with fp32."""
+    """The evaluated documents whose losses are compared with fp32."""
     return {ids[place] for place in sample(0, "fp32", len(ids), COMPARED_DOCUMENTS)}
 
 

@@ -46,7 +46,7 @@ def train_language_model(
 ) -> Training:
     """Trains `model` in place on the train blocks and leaves it with the weights of its best step.
 
-    `replaced` is the share of the tokens that it reads at random ones' place; what it predicts is the text's own.
+    `replaced` is the share of input tokens replaced by random ones; what it predicts is the text's own.
     """
     train_blocks, validation_blocks = (packed_split(text.path / "text", split) for split in ("train", "validation"))
     where = device(execution)

@@ -127,7 +127,7 @@ def product(x_NI: np.ndarray, weight_OI: np.ndarray) -> np.ndarray:
 
 
 def feed_forward_sublayers(model: PreTrainedModel, variant: str) -> list[FeedForward]:
-    """Those of the model that hold a layer of `variant`, in the model's order.
+    """The sublayers that hold a layer of `variant`, in the model's order.
 
     Errors as of `constrained_modules`; BadInput for an activation whose slope is not known here. CheckFailed when the
     variant names no weight of them, when a weight is not finite, or when an activation is not the one that the model's

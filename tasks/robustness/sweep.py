@@ -64,7 +64,7 @@ def _unconverged(cells: Cells) -> list[str]:
 
 
 def _cautions(cells: Cells) -> list[str]:
-    """Each once, with the cells that it is of, where it is not of all."""
+    """Each caution once; names its cells unless all have it."""
     cells_of: dict[str, list[str]] = {}
     for name, result in cells.items():
         of_cell = [*words.worse_than_frequencies(result), *words.masked(result.attacks), *words.cautions(result)]

@@ -140,7 +140,7 @@ def _computed(run: StageRun, parts: Sequence[str], seconds: float) -> dict[str, 
 
 
 def _comparable(rows: Iterable[dict[str, Any]]) -> Rows:
-    """As JSON keeps them, with every bit of a number."""
+    """Values as JSON keeps them, with every bit of a number."""
     return [{name: value.hex() if isinstance(value, float) else value for name, value in row.items()} for row in rows]
 
 

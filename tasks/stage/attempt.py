@@ -137,7 +137,7 @@ def _keep_origin(run: RunDirectory, origin: dict[str, Any] | None, lock: locks.L
 
 
 def _in_vain(work: StageRun, outcome: Outcome) -> Outcome:
-    """Adds to the outcome of an attempt that gained nothing before its job's limit what was too short."""
+    """If the attempt made no progress before its job's limit, says which limit was too short."""
     if (short := work.stop.too_short()) is None:
         return outcome
     work.note(step_seconds=work.stop.longest_seconds)

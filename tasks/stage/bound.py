@@ -18,7 +18,7 @@ MEMBERS = 1000
 
 
 class BoundGenerators:
-    """Those that names of some frames lead to, or their members, with their state; not those that all share."""
+    """Generators that names of some frames lead to, or their members, with their state; not those that all share."""
 
     def __init__(self, frames: Iterable[FrameType]) -> None:
         torch = sys.modules.get("torch")
@@ -38,7 +38,7 @@ class BoundGenerators:
 
 
 def frames() -> Iterator[FrameType]:
-    """Those of the work that asks for the next item, the innermost first."""
+    """Frames of the work that asks for the next item, the innermost first."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and (module := frame.f_globals.get("__name__")) != "tasks.stage.attempt":
         if not str(module).startswith(("tasks.stage.", "deployments.")):

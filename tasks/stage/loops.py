@@ -26,7 +26,7 @@ POSITIONS = "metrics.positions"
 
 
 class Loops:
-    """Those of one attempt; `StageRun.resume`, `row` and `rows` are its methods."""
+    """The loops of one attempt; `StageRun.resume`, `row` and `rows` are its methods."""
 
     def __init__(self, run: StageRun) -> None:
         self.run = run

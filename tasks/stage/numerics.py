@@ -59,7 +59,7 @@ class Numerics:
 
     @property
     def compiles(self) -> bool:
-        """Whether `execution.compile` says how a step, or a pass of a search, is made."""
+        """True if `execution.compile` says how a step, or a pass of a search, is made."""
         return self.searches or (self.torch and "micro_batch_examples" in self.fields)
 
 

@@ -206,7 +206,7 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, of this process or of a GPU."""
+    """True if an allocation failed, of this process or of a GPU."""
     told = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
     return told or isinstance(error, MemoryError)
 

@@ -268,11 +268,11 @@ def listening() -> bool:
 
 
 MASKS: list[set[Any]] = []
-"""Of the signals that were blocked before each fork that is under way."""
+"""Signal masks saved before each fork in progress."""
 
 
 def _block_term() -> None:
-    """Until the child has its handler: one that comes at once would be lost."""
+    """Blocks SIGTERM until the child has its handler; an early signal would be lost."""
     MASKS.append(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}))
 
 

@@ -207,7 +207,7 @@ class ScratchCheckpoints:
 
 
 class TrainerCheckpoints(ScratchCheckpoints):
-    """Those of a Trainer in this process, with which `metrics.jsonl` goes back to where they were made."""
+    """Checkpoints of a Trainer in this process, with which `metrics.jsonl` goes back to where they were made."""
 
     def __init__(self, run: StageRun, setting: str, folder: str, pattern: str) -> None:
         """`begin` is the one to go on from, or None. CheckFailed unless the `folder`, a `setting`, is `run.scratch`."""

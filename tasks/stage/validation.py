@@ -77,7 +77,7 @@ def require_at_most(key: str, value: float | None, limit: str, at_most: float | 
 
 
 def said(error: Any) -> str:
-    """What is wrong with a value, without the value, by one of pydantic's errors."""
+    """The text of a pydantic error without the offending value."""
     message = str(error["msg"])
     for words, ours in WORDS.items():
         message = re.sub(words, ours, message)

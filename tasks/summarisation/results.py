@@ -47,7 +47,7 @@ class ModelFacts(Rouge):
 
 
 class OrderFacts(Result):
-    """Whether each constrained sublayer is monotone in what its RMSNorm gives it, why, and the steepest fall found."""
+    """Says if each constrained sublayer is monotone in what its RMSNorm gives it, why, and the steepest fall found."""
 
     verdict: str
     reason: str = ""

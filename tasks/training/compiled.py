@@ -62,7 +62,7 @@ def _refusal(execution: Execution, why: str) -> BadInput:
 
 
 def is_compilers(error: Exception) -> bool:
-    """Whether the compiler failed, or what it made, such as a CUDA graph; memory that ends is another matter."""
+    """True if the compiler failed, or what it made, such as a CUDA graph; memory that ends is another matter."""
     if isinstance(error, torch._dynamo.exc.TorchDynamoException | torch._dynamo.exc.FailOnRecompileLimitHit):
         return True
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]

@@ -170,7 +170,7 @@ class _Resumed:
             self._states.append({"epoch": epoch, "seen": number, "generators": self._generators()})
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the moment before the batch of this `number` was read."""
+        """The state saved just before batch `number`."""
         return next((state for state in reversed(self._states) if state["seen"] == self.number), {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -189,7 +189,7 @@ def _look(schedule: Schedule, state: State, leave: int = 0) -> bool:
 
 
 def _acts_after(problem: Problem, schedule: Schedule, step: int) -> bool:
-    """Whether `_after_step` has anything to do; it has at validations."""
+    """True if `_after_step` has anything to do; it has at validations."""
     return step in problem.checks or step % METRICS_EVERY_STEPS == 0 or step % schedule.steps_per_epoch == 0
 
 

@@ -41,7 +41,7 @@ class Trained(Result):
 
     @classmethod
     def of_rows(cls, rows: list[dict[str, Any]], metric: str, higher_is_better: bool = False) -> Self:
-        """Of equal validations the earlier is the best."""
+        """The best of equal validations is the earlier."""
         points = [[row["step"], row[metric]] for row in rows if metric in row]
         epochs = [row for row in rows if "epoch" in row]
         shares = [row["gradient_steps_clipped_share"] for row in epochs]

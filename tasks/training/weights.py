@@ -43,6 +43,6 @@ def load_kept(network: nn.Module, file: Path) -> None:
 
 
 def number_of_weights(make: Callable[..., nn.Module], *arguments: Any) -> int:
-    """Of the network that is made of these arguments, without memory for them."""
+    """Counts the weights of the network that is made of these arguments, without memory for them."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in make(*arguments).parameters())

@@ -154,7 +154,7 @@ class SlurmCommands:
         return _read(done.stdout)
 
     def accounted(self, ids: Iterable[str]) -> dict[str, Job]:
-        """Those of `ids` that the accounting knows; empty where there is none or where it does not answer."""
+        """The jobs among `ids` that the accounting knows; empty where there is none or where it does not answer."""
         return _read(self._sacct(ids, "-X", ACCOUNTED))
 
     def used(self, ids: Iterable[str]) -> dict[str, Used]:

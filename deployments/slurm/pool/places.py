@@ -32,7 +32,7 @@ ASKED_EVERY_SECONDS = 300.0
 CALL_SECONDS = 15.0
 """For SLURM's accounting: the worker watches no job meanwhile."""
 TOLD_AT_ONCE = 20
-"""Number told in one poll, some requests each; it must not hold up the jobs."""
+"""Runs updated per poll (several requests each); kept small so polling stays fast."""
 
 
 class NoAnswer(Exception):

@@ -260,7 +260,7 @@ def _alive(run: Run, job: Job) -> Action | None:
 
 
 def _finish(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action | None:
-    """By the attempt's record first, then by SLURM's state."""
+    """How a run ended: the attempt's record decides, then SLURM's state."""
     record = seen.attempt or {}
     end_state = record.get("end_state")
     where = f"job {job.id}" + (f" on {job.node}" if job.node else "")

@@ -270,7 +270,7 @@ class Service:
         """Asks for walks: what waited for a stage that ended, or for the last one under way, may start now."""
         for action in actions:
             if isinstance(action, Finish) and action.end.follows != "AwaitingRetry" and not action.end.again:
-                with suppress(ValueError):  # a folder that a person gave is of no study
+                with suppress(ValueError):  # a folder given by hand belongs to no study
                     run = run_of(Path(action.run.folder))
                     self.walks.ask(run.root, run.study)
 

@@ -52,7 +52,7 @@ class Next:
 
 
 def groups(firsts: Iterable[Next], tasks_at_most: int) -> list[list[Next]]:
-    """Those that can be one array together: who ends one means a stage of one study. One alone is a job of its own."""
+    """Runs that can be one array: who ends it means a stage of one study. A single run is a job of its own."""
     alike: dict[tuple[object, ...], list[Next]] = {}
     for first in firsts:
         plan = first.plan

@@ -120,7 +120,7 @@ def table(handles: Sequence[Handle], accounting: Accounting = lambda ids: {}) ->
 
 
 def _costs(uses: Sequence[Use]) -> list[str]:
-    """Of steps only where they were counted: a script's are not."""
+    """Costs per step only where steps were counted: a script's are not."""
     steps, lost = sum(use.steps for use in uses), sum(use.lost_steps for use in uses)
     return [
         str(sum(use.jobs for use in uses)),
