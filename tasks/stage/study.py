@@ -77,7 +77,7 @@ class StageConfiguration(Configuration):
             raise TypeError(f"{cls.__name__}.numerics names {', '.join(missing)}, which is no field of its execution")
 
     def multiplications(self) -> float:
-        """Multiplications of the forward pass of a micro-batch, as weights x rows: `execution.device=auto` leaves few to the CPU."""
+        """Weights x rows of the forward pass of a micro-batch: `execution.device=auto` leaves few to the CPU."""
         return math.inf
 
     def here(self, begun_with: Mapping[str, Any]) -> Self:
