@@ -112,7 +112,7 @@ Classifier = Bag | T5Labels
 def new_classifier(
     config: BagOfWords | PretrainedDirectory | PretrainedHub, texts: Sequence[str], labels: Sequence[str], cache: Path
 ) -> Classifier:
-    """The classifier that a training begins with, of these words and labels; BadInput where a pretrained one is no T5."""
+    """The classifier that a training begins with, of these words and labels; BadInput where it is no T5 and no bag."""
     if isinstance(config, BagOfWords):
         return Bag(numbered(texts), labels, config.embedding, config.hidden)
     network = pretrained(config, cache, encoder_decoder=True)
