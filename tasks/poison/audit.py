@@ -3,9 +3,12 @@ classifier by numpy alone, of a T5 by autograd in fp64)."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from storage import durable
+from storage.errors import require_equal
 from storage.records import read_records
 from tasks.attacks.detectors import clustering, overlap, spectral
 from tasks.attacks.poisoning import CLEAN, Manifest, Texts, queries_of, texts_of
@@ -44,7 +47,7 @@ def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult
 
 def _answers(what: str, given: StageInput, manifest: Manifest, config: EndConfig, audited: Audited) -> None:
     said = {row["row_id"]: row for row in read_records(given.path / "records.parquet")}
-    model = kept_classifier(given.path / "model")
+    model = _kept(given.path / "model", manifest)
     for place in audited.sample(what, len(manifest.test), config.audit.examples):
         row = manifest.test[place]
         for key, of in (("clean", ""), ("asked", "given_")):
@@ -59,7 +62,7 @@ def _scores(
     """Scores of some training rows: by the mean gradient of the queries, with curvature and without, by their loss; by
     what the last layer reads, and, of no model, by words, with the stage's own functions of whole columns."""
     how, factors, train = config.queries, given[f"{name}_factors"].path / "factors", manifest.train
-    model, scores, what = kept_classifier(given["victim"].path / MODELS[name]), said[name], f"{name}, seed {seed}"
+    model, scores, what = _kept(given["victim"].path / MODELS[name], manifest), said[name], f"{name}, seed {seed}"
     queries = queries_of(manifest, config.poison.trigger, how.rows, how.transforms, seed)
     texts, strategy = texts_of(train), config.factors.strategy
     ids, labels = numbers_of(model, texts)
@@ -87,7 +90,7 @@ def _tracin(given: Inputs, manifest: Manifest, scores: Arrays, seed: int, config
     how, train = config.queries, manifest.train
     queries = queries_of(manifest, config.poison.trigger, how.rows, how.transforms, seed)
     steps = FitResult.read(given["victim"]).snapshots
-    models = {folder: kept_classifier(given["victim"].path / folder) for folder in steps}
+    models = {folder: _kept(given["victim"].path / folder, manifest) for folder in steps}
     for kind in ("", CLEAN):
         means = {folder: _mean_gradient(model, queries[kind]) for folder, model in models.items()}
         recorded = scores[f"tracin{kind}"]
@@ -96,6 +99,12 @@ def _tracin(given: Inputs, manifest: Manifest, scores: Arrays, seed: int, config
             again = sum(rate * _product(means[of], models[of].plain(*asked)[1]) for of, rate in steps.items())
             where = f"the score tracin{kind} of {train[place]['row_id']}, seed {seed}"
             audited.compare("scores", where, recorded[place], again, float(np.abs(recorded).max()) or 1.0)
+
+
+def _kept(folder: Path, manifest: Manifest) -> Classifier:
+    model = kept_classifier(folder)
+    require_equal(f"the model in {folder} gives the labels of the rows", [*model.labels], manifest.labels)
+    return model
 
 
 def _mean_gradient(model: Classifier, queries: Texts) -> Arrays:

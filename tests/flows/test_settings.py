@@ -80,6 +80,7 @@ EXECUTION_FIELDS = {
     "AggregateConfig": "cell execution study configuration",
 }
 SCIENTIFIC_FIELDS = {
+    "Metric": "higher pairs unit",
     "StudyBase": "seed",
     "ArmsConfig": "metric arms varied compare higher_is_better question confidence_level",
     "LanguageStudy": "seed text splits base_checks budget snapshots evaluation audit",
