@@ -33,7 +33,10 @@ def compare(file: Path, *options: str) -> int:
 def test_a_table_of_arms_and_seeds_is_compared(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare(table, "--by", "arm", "--pair", "seed") == 0
     said = capsys.readouterr().out
-    assert "**adversarial is worse than none**: adversarial - none: +0.00035, +3.65% (interval" in said and "undecided" not in said
+    assert (
+        "**adversarial is worse than none**: adversarial - none: +0.00035, +3.65% (interval" in said
+        and "undecided" not in said
+    )
     assert "| none        |     3 |  0.0096 | 0.00935159 to 0.00984841 |" in said
 
 
