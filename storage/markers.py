@@ -110,6 +110,11 @@ def output(run: RunDirectory, name: object) -> Path:
     return path
 
 
+def digest(run: RunDirectory, name: str) -> str:
+    """The sha256 of an output, as the marker of a verified run lists it."""
+    return str(durable.read_json(run.marker_file)["outputs"][name]["sha256"])
+
+
 def doubt(run: RunDirectory) -> None:
     """Has each later check of the run read the bytes of its outputs, whose times are others from now on."""
     for name in read(run.marker_file).get("outputs", {}):

@@ -88,7 +88,11 @@ def verify(options: argparse.Namespace) -> int:
         finished = path.parent.name.endswith("audit") and (path / "COMPLETE.json").exists()
         if finished and options.study in (None, path.parts[-3]):
             show(f"{path}:")
-            code = max(code, audit(argparse.Namespace(**vars(options), seed=None, run=str(path), page=None)))
+            try:
+                code = max(code, audit(argparse.Namespace(**vars(options), seed=None, run=str(path), page=None)))
+            except BadInput as error:
+                show(str(error))
+                code = max(code, outcome.BAD_INPUT.exit_code)
     return code
 
 

@@ -35,6 +35,7 @@ from tasks.stage.numerics import within
 from tasks.stage.progress import duration
 from tasks.stage.validation import validated
 from tasks.training.phases import rows_at_the_end, told
+from tasks.training.unlearned import best_row
 
 LAST_LINES = 10
 """Lines shown of the log of an attempt that did not finish."""
@@ -155,7 +156,17 @@ def _found(run: RunDirectory) -> dict[str, Any]:
             pass
         except BadInput as error:
             refused.append(str(error))
-    return {"headline": headline_of(result), "files": files, "refused": refused}
+    headline = headline_of(result)
+    if not any(key == "training" or key.startswith("best_") for key in result):
+        headline = "; ".join(filter(None, [*map(_best, best_row(run)), headline]))
+    return {"headline": headline, "files": files, "refused": refused}
+
+
+def _best(row: dict[str, Any]) -> str:
+    """The best validation of a training whose result does not repeat it."""
+    others = ("step", "trivial", "ratio_to_trivial", "higher_is_better")
+    numbers = ", ".join(f"{name} {value:.6g}" for name, value in row.items() if name not in others)
+    return f"best {numbers} at step {row['step']}, {row['ratio_to_trivial']:.3g} of what needs no learning"
 
 
 def _edited(records: Mapping[Path, dict[str, Any]]) -> set[Path]:

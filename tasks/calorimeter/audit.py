@@ -13,7 +13,7 @@ from tasks.calorimeter.export import FOLDER
 from tasks.calorimeter.judge import PREDICTIONS
 from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, JudgeConfig, LookResult, Measures, RegressConfig
-from tasks.findings.audit import Audited, AuditResult
+from tasks.findings.audit import Audited, AuditResult, typical
 from tasks.sensors.audited import Hidden, alone
 from tasks.sensors.events import SENTINEL, Events
 from tasks.sensors.filled import columns
@@ -34,7 +34,7 @@ def audit(
 ) -> AuditResult:
     """CheckFailed names the first number that is another one than that of its record."""
     how = "numpy, and networks and their files given one event alone"
-    audited = Audited(run, how, "of the largest of its kind", stages.AUDIT_TOLERANCE)
+    audited = Audited(run, how, "of its usual size", stages.AUDIT_TOLERANCE)
     events, told = Events.open(data, "validation"), LookResult.read(look)
     light, truth, exported = events.light, events.truth, stages.ExportResult.read(export).files
     means = np.asarray(Events.open(data, "train").truth, dtype=np.float64).mean(0)
@@ -66,9 +66,9 @@ def audit(
             ways = {"forwards": of_event(light[event], light[event] != SENTINEL)}
             ways |= {} if file is None else {stages.EXPORTED: file(light[event : event + 1])[0]}
             for kind, answers in ways.items():
-                again, largest = answers - truth[event], np.abs(missed).max(0)
-                for name, said, found, of in zip(TARGETS, missed[event], again, largest, strict=True):
-                    audited.compare(kind, f"{name} of event {event} by {role}", said, float(found), float(of))
+                for name, said, again, of in zip(TARGETS, missed[event], answers - truth[event], missed.T, strict=True):
+                    where, computed = f"{name} of event {event} by {role}", float(again)
+                    audited.compare(kind, where, said, computed, typical(of, computed))
     return audited.result()
 
 
@@ -81,7 +81,6 @@ def _beginning(role: str, given: StageInput, mae: StageInput, audited: Audited) 
         require_equal(f"what {role} began with", taken, load_part(network, mae.path / "model", "encoder.", {}))
     else:
         require_equal(f"what {role} began with", taken, None)
-    audited.compare("beginnings", f"the beginning of {role}", 0.0, 0.0)
 
 
 def _residuals(what: str, missed: np.ndarray, told: Measures, audited: Audited) -> None:
@@ -89,4 +88,4 @@ def _residuals(what: str, missed: np.ndarray, told: Measures, audited: Audited) 
     for target, values in zip(TARGETS, np.abs(missed).T.tolist(), strict=True):
         below, above = sorted(values)[int(at) : int(at) + 2]
         again = below + (at - int(at)) * (above - below)
-        audited.compare("residuals", f"the central 68 % of {target} by {what}", told[target], again, told[target])
+        audited.compare("residuals", f"the central 68 % of {target} by {what}", told[target], again, again or 1.0)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from pydantic import Field
 
+from storage import markers
 from storage.tensors import read_tensors
 from tasks.calorimeter import stages
 from tasks.calorimeter.fit import in_order, missed_by
@@ -19,10 +20,11 @@ from tasks.calorimeter.look import normaliser_of
 from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, Measures, RegressConfig
 from tasks.data.normaliser import Normaliser
+from tasks.findings.arms import compare_arms
 from tasks.findings.final_results import StudyResults, of_runs
-from tasks.findings.gates import Gate, at_most
+from tasks.findings.gates import Gate, at_most, distinct
 from tasks.findings.origins import Origins
-from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean, compare_together
+from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
 from tasks.findings.statistics.seeds import OverSeeds, over_seeds
 from tasks.sensors.events import Events
 from tasks.sensors.filled import LIGHT, columns, mean_errors
@@ -33,6 +35,7 @@ from tasks.training.onnx_files import OnnxFile
 from tasks.training.trained import Trained
 
 WORST = 5
+WEIGHTS = "model/model.safetensors"
 SCORE, NEIGHBOURS, LONGEST = "all targets", "neighbours", "gradient_norm_max"
 """The first: the mean over the targets of what is missed, as a share of what predicting the mean misses."""
 FILLS = {arm: (arm, "mae") for arm in stages.INPAINTERS} | {NEIGHBOURS: ("finetune", "neighbour_mae")}
@@ -55,10 +58,10 @@ ORIGINS = Origins(
         "missed.*.values.*": "forwards",
         "filled.*.values.*": "sums",
         "repeated.*": "repeated events",
-        "taken.*": "beginnings",
     },
     not_asked={
         f"regressors.*.{LONGEST}": "metrics.jsonl alone tells the course of a training",
+        "taken.*": "the names of its tensors follow from the pretraining; the weights of a beginning are not kept",
         "exported.*": "the export's own gate compared them, the audit asks the files themselves",
     },
 )
@@ -157,7 +160,7 @@ def _compared(
     against = {
         light: {pair: over("finetune", light, "mae", "neighbour_mae") for pair in pairs[light]} for light in LIGHT
     }
-    compared = compare_together(values, pairs, level, fewest, untaught, allow_equal=same, sources=against)
+    compared = compare_arms(values, pairs, level, fewest, untaught, allow_equal=same, sources=against)
     return [row for of in compared.values() for row in of]
 
 
@@ -211,6 +214,7 @@ def gates(inputs: Mapping[str, StageInput], fits: Mapping[str, Fit], look: Stage
     theirs = _encoder(inputs["mae"])
     moved = sum(not _encoder(inputs[role])[name].equal(theirs[name]) for role in frozen for name in theirs)
     yield at_most("tensors in which a frozen encoder differs from that of the pretraining", moved, 0)
+    yield distinct("weights of the models", {role: markers.digest(inputs[role].run, WEIGHTS) for role in fits})
 
 
 def _encoder(stage: StageInput) -> dict[str, Any]:

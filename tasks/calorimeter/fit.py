@@ -76,6 +76,8 @@ def missed_by(folder: Path, events: int) -> Measures:
 
 def in_order(rows: dict[str, np.ndarray], events: int, what: str) -> dict[str, np.ndarray]:
     """The rows by column. CheckFailed unless each event is there once, in its place."""
-    found = rows["event"]
+    found = rows.get("event", np.array([]))
+    finite = all(np.isfinite(column).all() for column in rows.values() if column.dtype.kind == "f")
+    require(finite, f"{what} are finite", "one that is none", "numbers")
     require(np.array_equal(found, np.arange(events)), f"{what} are of each event once", f"{len(found)} rows", events)
     return rows

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from storage.errors import CheckFailed
 from tasks.findings.comparison_table import SIGNED, percent_of
@@ -21,14 +22,19 @@ LOWER: Words = ("lower", "higher")
 
 
 def compare_arms(
-    tables: Mapping[str, Values], pairs: Sequence[Pair], level: float, min_seeds: int, unlearned: Collection[str] = ()
+    tables: Mapping[str, Values],
+    pairs: Sequence[Pair] | Mapping[str, Sequence[Pair]],
+    level: float,
+    min_seeds: int,
+    unlearned: Collection[str] = (),
+    **how: Any,
 ) -> dict[str, list[Comparison]]:
     """The comparisons of each table of a report, all corrected together.
 
     CheckFailed where two cells have the same number: what tells them apart has not reached the training.
     """
     try:
-        return compare_together(tables, pairs, level, min_seeds, unlearned)
+        return compare_together(tables, pairs, level, min_seeds, unlearned, **how)
     except ValueError as error:
         raise CheckFailed("every cell has a number of its own", str(error), "other numbers") from None
 

@@ -6,11 +6,14 @@ does not agree ends the study, by name.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
+
+import numpy as np
 
 from storage import durable
 from storage.errors import BadInput, CheckFailed, require_equal
@@ -112,7 +115,7 @@ class Audited:
     """Compares recorded numbers with computed ones, and counts them; draws which are asked."""
 
     def __init__(self, run: StageRun, how: str, unit: str = "", tolerance: float = 0.0) -> None:
-        self.how, self.unit, self.tolerance = how, unit, tolerance
+        self.how, self.unit, self.tolerance, self.cache = how, unit, tolerance, run.cache
         self._draw = durable.sha256_json(run.identity)
         self._kinds: dict[str, AuditedKind] = {}
 
@@ -139,7 +142,10 @@ class Audited:
         self._count(kind, Again(where, recorded, computed, scale, allowed), self.unit, self.tolerance)
 
     def _count(self, kind: str, again: Again, unit: str, tolerance: float) -> None:
-        difference = abs(again.recorded - again.computed) / again.scale - again.allowed
+        scale = abs(again.scale)
+        if not 0 < scale < math.inf:
+            raise CheckFailed(f"{again.where} has a size to be held against", again.scale, "a finite one above 0")
+        difference = abs(again.recorded - again.computed) / scale - again.allowed
         if not difference <= tolerance:
             raise CheckFailed(
                 f"{again.where} is what the audit computes",
@@ -179,6 +185,12 @@ def require_audited(audit: StageInput, kinds: Mapping[str, float]) -> AuditResul
                 f"at most {each.tolerance:g}",
             )
     return result
+
+
+def typical(values: np.ndarray, computed: float) -> float:
+    """The size that a difference is held against: the median size of what is recorded, which one outlier does not
+    move, or that of the computed number."""
+    return max(float(np.median(np.abs(values))), abs(computed)) or 1.0
 
 
 def sample(draw: object, what: str, of: int, count: int) -> list[int]:

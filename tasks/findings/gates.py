@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from storage.errors import CheckFailed
 from tasks.findings.audit import AuditResult
@@ -24,6 +24,14 @@ def at_most(name: str, measured: float, limit: float, unit: str = "") -> Gate:
     """A limit; a value that is no number does not pass."""
     required = f"at most {limit:.4g}{unit}"
     return Gate(name=name, measured=f"{measured:.4g}{unit}", required=required, passed=measured <= limit)
+
+
+def distinct(name: str, values: Mapping[str, Hashable]) -> Gate:
+    """Values that must all differ; the first two that are equal are named."""
+    first: dict[Hashable, str] = {}
+    pairs = ((first.setdefault(value, key), key) for key, value in values.items())
+    equal = next((f"those of {other} and {key} are equal" for other, key in pairs if other != key), "")
+    return Gate(name=name, measured=equal or f"{len(values)} that differ", required="all different", passed=not equal)
 
 
 def require_gates(gates: Iterable[Gate]) -> list[Gate]:

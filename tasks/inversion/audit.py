@@ -15,7 +15,7 @@ from torch import nn
 
 from storage import durable
 from storage.errors import require_each_once, require_equal
-from tasks.findings.audit import Again, Asked, Audited, AuditResult
+from tasks.findings.audit import Again, Asked, Audited, AuditResult, typical
 from tasks.inversion.configuration import Network
 from tasks.inversion.diffusion import Diffusion
 from tasks.inversion.energy import EnergyNetwork
@@ -43,7 +43,7 @@ SAME, MOST = 1e-5, 64
 
 def audit(run: StageRun, config: AuditConfig, data: StageInput, probe: StageInput, **cells: StageInput) -> AuditResult:
     """CheckFailed names the first cell and matrix whose error is another one than that of its record."""
-    audited = Audited(run, "torch, matrix by matrix")
+    audited = Audited(run, "torch, matrix by matrix (how a matrix comes, and negatives, by the stage's own code)")
     splits = {split: fixed_pairs(data, split) for split in SPLITS}
     audited.ask(_facts(data, splits))
     looks, arms = ProbeResult.read(probe).negatives, _arms_of(probe)
@@ -81,6 +81,11 @@ def _facts(data: StageInput, splits: Mapping[str, Pairs]) -> Asked[str]:
         eigenvalues = np.linalg.eigvalsh(x.reshape(-1, shape.rank, shape.rank))
         condition = np.quantile(eigenvalues[:, -1] / eigenvalues[:, 0], QUANTILES)
         facts: SplitFacts = getattr(said, split)
+        diagonal = shape.diagonal_in if split == INSIDE else shape.diagonal_out
+        again = drawn(config.seed, split, np.arange(len(x)), shape.rank, diagonal)
+        for what, kept, computed in (("entries", x, again), ("inverses", y, np.linalg.inv(again))):
+            away = float(np.abs(kept - computed.reshape(len(x), -1)).max())
+            yield Again(f"the {what} of the matrices of {split}", away, 0.0, float(np.abs(computed).max()))
         for what, recorded, computed in (
             ("number", facts.matrices, len(y)),
             ("error of predicting zero", facts.trivial.zero, np.square(y).mean()),
@@ -104,7 +109,7 @@ def _error(
     truth = torch.linalg.inv(pairs.x[number].double().reshape(math.isqrt(entries), -1)).flatten()
     errors = (inverses.double() - truth).square().mean(1).tolist()
     nearest = min(errors, key=lambda error: abs(error - said))
-    yield Again(f"the error of {where} {number} of {split}", said, nearest, said)
+    yield Again(f"the error of {where} {number} of {split}", said, nearest, nearest)
 
 
 def _differences(cell: str, network: EnergyNetwork, trained: StageInput, fixed: Pairs) -> Asked[str]:
@@ -152,10 +157,11 @@ def _negatives(
     def again(look: NegativeFacts) -> Iterator[Again]:
         computed = look_at(look.arm, network, some, mining, look.time, look.descent_steps, config)
         for name in numbers:
-            recorded, largest = getattr(look, name), max(abs(getattr(each, name)) for each in (*said, computed))
-            yield Again(f"{name} of the negatives of {look.arm}", recorded, getattr(computed, name), largest or 1.0)
+            recorded, again = np.array([getattr(each, name) for each in said]), getattr(computed, name)
+            where = f"{name} of the negatives of {look.arm}"
+            yield Again(where, getattr(look, name), again, typical(recorded, again))
 
-    return Asked(kind, said, again, "of the largest of its kind", AUDITED[kind], count)
+    return Asked(kind, said, again, "of its usual size", AUDITED[kind], count)
 
 
 def _inverses(network: nn.Module, x: torch.Tensor, noise: torch.Tensor, descents: int) -> torch.Tensor:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from storage import markers
 from storage.records import read_each
-from tasks.findings.gates import Gate, at_most
+from tasks.findings.gates import Gate, at_most, distinct
 from tasks.inversion.final_results import PilotFacts
 from tasks.inversion.results import TOLERANCE, TrainResult, Trivial
 from tasks.inversion.stages import PilotConfig, TrainConfig, TrainsEnergy
@@ -35,12 +36,14 @@ class Cell:
     trained: Trained
     config: TrainConfig
     said: TrainResult
+    weights: str
 
     @classmethod
     def of(cls, what: str, stage: StageInput, matrices: int) -> Cell:
         config = stage.configuration(TrainConfig)
         error = {split: float(errors.mean()) for split, errors in errors_of(stage, matrices).items()}
-        return cls(error, _trained(what, stage, config), config, TrainResult.read(stage))
+        weights = markers.digest(stage.run, "model/model.safetensors")
+        return cls(error, _trained(what, stage, config), config, TrainResult.read(stage), weights)
 
 
 def pilot_of(stage: StageInput, trivial: Trivial) -> PilotFacts:
@@ -63,5 +66,6 @@ def gates(pilot: PilotFacts, cells: Mapping[str, Cell]) -> Iterable[Gate]:
     worst = max(away, key=lambda name: away[name])
     yield at_most("error of the pilot, which must learn", pilot.validation_mse, pilot.required_mse)
     yield at_most(f"kept weights give the best validation again, relative (worst: {worst})", away[worst], SAME)
+    yield distinct("weights of the trainings", {name: cell.weights for name, cell in cells.items()})
     largest = max(cell.said.largest_difference for cell in cells.values())
     yield at_most("predictions of a matrix differ by how it comes, in fp64", largest, TOLERANCE)

@@ -6,20 +6,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from storage import durable
-from storage.errors import require_equal
-from storage.records import read_records
+from storage.errors import BadInput, require_equal
+from storage.records import read_each
 from tasks.attacks.detectors import clustering, overlap, spectral
 from tasks.attacks.poisoning import CLEAN, Manifest, Texts, queries_of, texts_of
-from tasks.findings.audit import Audited, AuditResult
+from tasks.findings.audit import Audited, AuditResult, typical
 from tasks.influence.plain import divided
-from tasks.language.classifiers import Classifier, kept_classifier, states_of
+from tasks.language.classifiers import Classifier, kept_classifier, new_classifier, states_of
 from tasks.poison.detect import Scores, chosen, scores_of
 from tasks.poison.fit import numbers_of
 from tasks.poison.results import FitResult
-from tasks.poison.stages import AUDIT_TOLERANCE, MODELS, REMOVED, TRAINED, EndConfig
+from tasks.poison.stages import AUDIT_TOLERANCE, MODELS, REMOVED, TRAINED, EndConfig, FitConfig
 from tasks.stage.run import StageInput, StageRun
+from tasks.training.schedule import Schedule
 
 Arrays = dict[str, np.ndarray]
 Inputs = dict[str, StageInput]
@@ -27,7 +29,7 @@ Inputs = dict[str, StageInput]
 
 def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult:
     """CheckFailed names the first number that is another one than that of its record."""
-    audited = Audited(run, "a plain path, example by example", "of the largest, or of a share", AUDIT_TOLERANCE)
+    audited = Audited(run, "a plain path, example by example", "of its usual size, or of a share", AUDIT_TOLERANCE)
     for done, seed in enumerate(config.seeds):
         run.step(done, len(config.seeds), "seeds")
         given = {role.removesuffix(f"-{seed}"): of for role, of in inputs.items() if role.endswith(f"-{seed}")}
@@ -35,9 +37,10 @@ def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult
         for role in (*TRAINED, *(f"without-{rows}" for rows in REMOVED)):
             _answers(f"{role}-{seed}", given[role], manifest, config, audited)
         scores = scores_of(given["scores"], manifest, config.factors, config.queries)
+        _beginning(given["victim"], manifest, audited)
         removed = durable.read_json(given["found"].path / "removed.json")
         for name, ids in chosen(manifest, scores, config.factors.strategy, config.detection, seed).items():
-            same = removed[name] == ids
+            same = removed.get(name) == ids
             audited.compare("rows taken away", f"that the rows called {name} are those, seed {seed}", 1.0, float(same))
         for model in MODELS:
             _scores(model, given, manifest, scores, seed, config, audited)
@@ -46,7 +49,7 @@ def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult
 
 
 def _answers(what: str, given: StageInput, manifest: Manifest, config: EndConfig, audited: Audited) -> None:
-    said = {row["row_id"]: row for row in read_records(given.path / "records.parquet")}
+    said = read_each(given.path / "records.parquet", ("row_id",), [row["row_id"] for row in manifest.test])
     model = _kept(given.path / "model", manifest)
     for place in audited.sample(what, len(manifest.test), config.audit.examples):
         row = manifest.test[place]
@@ -82,7 +85,7 @@ def _scores(
             for method, value in again.items():
                 recorded = said["none"][method] if method.startswith("overlap") else scores[method]
                 where = f"the score {method} of {train[place]['row_id']}, {what}"
-                audited.compare("scores", where, recorded[place], value, float(np.abs(recorded).max()) or 1.0)
+                audited.compare("scores", where, recorded[place], value, typical(recorded, value))
 
 
 def _tracin(given: Inputs, manifest: Manifest, scores: Arrays, seed: int, config: EndConfig, audited: Audited) -> None:
@@ -98,13 +101,31 @@ def _tracin(given: Inputs, manifest: Manifest, scores: Arrays, seed: int, config
             asked = train[place]["given_text"], train[place]["given_label"]
             again = sum(rate * _product(means[of], models[of].plain(*asked)[1]) for of, rate in steps.items())
             where = f"the score tracin{kind} of {train[place]['row_id']}, seed {seed}"
-            audited.compare("scores", where, recorded[place], again, float(np.abs(recorded).max()) or 1.0)
+            audited.compare("scores", where, recorded[place], again, typical(recorded, again))
 
 
 def _kept(folder: Path, manifest: Manifest) -> Classifier:
-    model = kept_classifier(folder)
+    try:
+        model = kept_classifier(folder)
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(f"{folder} holds no classifier that a stage kept: {error}") from None
     require_equal(f"the model in {folder} gives the labels of the rows", [*model.labels], manifest.labels)
     return model
+
+
+def _beginning(victim: StageInput, manifest: Manifest, audited: Audited) -> None:
+    """The weights with which a victim began are those of its seed, and its snapshots' rates those of its budget."""
+    config = victim.configuration(FitConfig)
+    torch.manual_seed(config.seed)
+    known = [row["given_text"] for row in manifest.rows]
+    begun = new_classifier(config.model, known, manifest.labels, audited.cache).state_dict()
+    kept = _kept(victim.path / "initial", manifest).state_dict()
+    same = begun.keys() == kept.keys() and all(begun[name].allclose(kept[name]) for name in begun)
+    audited.compare("beginnings", f"the beginning in {victim.path}", 1.0, float(same))
+    schedule, rates = Schedule(config.budget, len(manifest.train)), FitResult.read(victim).snapshots
+    for folder, rate in rates.items():
+        again = schedule.learning_rate(int(folder.rpartition("-")[2]))
+        audited.compare("beginnings", f"the learning rate of {folder} in {victim.path}", rate / again, 1.0)
 
 
 def _mean_gradient(model: Classifier, queries: Texts) -> Arrays:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from storage.errors import require_equal
 from storage.records import read_each, read_records
-from tasks.attacks.poisoning import Manifest, rates, require_backdoor, require_manifest
+from tasks.attacks.poisoning import Manifest, poisoned, rates, require_backdoor, require_manifest
 from tasks.findings.gates import Gate, at_most, require_gates
 from tasks.poison.fit import LOSS, trained_rows, trivial
 from tasks.poison.results import Measures
@@ -70,8 +71,12 @@ def attack(run: StageRun, config: AttackConfig, **inputs: StageInput) -> dict[st
 
 
 def manifest_of(data: StageInput, pool: StageInput) -> Manifest:
-    """The manifest of a seed. CheckFailed where it is not made of the pool's rows as the configuration says."""
+    """The manifest of a seed. CheckFailed where it is not the one that the configuration draws of the pool's rows."""
     manifest, config = Manifest.read(data.path), data.configuration(PoisonConfig)
-    rows = list(read_records(pool.path / "records.parquet"))
-    require_manifest(manifest, rows, config.poison, config.train_rows, config.test_rows)
+    rows, asked = list(read_records(pool.path / "records.parquet")), (config.train_rows, config.test_rows)
+    require_manifest(manifest, rows, config.poison, *asked)
+    drawn = {row["row_id"]: row for row in poisoned(rows, config.poison, *asked, config.seed).rows}
+    for row in manifest.rows:
+        what = f"row {row['row_id']} of the manifest is the one that its seed draws, in {data.path}"
+        require_equal(what, row, drawn.get(row["row_id"]))
     return manifest

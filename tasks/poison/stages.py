@@ -21,7 +21,7 @@ MODELS = {"victim": "model", "untrained": "initial"}
 """The models whose scores are compared, and where a victim's training kept them."""
 AUDIT_TOLERANCE = 1e-3
 """Relative to the largest score, of a score; absolute, of a share or a measure."""
-AUDITED = dict.fromkeys(("predictions", "scores", "rows taken away"), AUDIT_TOLERANCE)
+AUDITED = dict.fromkeys(("predictions", "scores", "rows taken away", "beginnings"), AUDIT_TOLERANCE)
 """Kinds of numbers that the audit computes again."""
 
 

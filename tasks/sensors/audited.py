@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from storage import durable
-from tasks.findings.audit import Audited
+from tasks.findings.audit import Audited, typical
 from tasks.sensors.configuration import Filling, Network
 from tasks.sensors.events import SENTINEL
 from tasks.sensors.filled import SUMS
@@ -54,7 +54,9 @@ class Hidden:
         again += [np.abs(guess - light[hidden])[kind].sum() for guess in guesses.values() for kind in kinds]
         for column, value in zip(SUMS, again, strict=True):
             (told,) = map(float, said[column])
-            audited.compare("sums", f"{column} of event {event} by {self.role}", told, float(value), abs(told) or 1.0)
+            audited.compare(
+                "sums", f"{column} of event {event} by {self.role}", told, float(value), abs(float(value)) or 1.0
+            )
 
     def audit_predictions(self, event: int, rows: Columns, examples: int, audited: Audited) -> None:
         """Which sensors of an event were hidden, and some of what is kept of these."""
@@ -64,9 +66,9 @@ class Hidden:
         order = np.argsort(rows["sensor"])
         for place in audited.sample(where, len(hidden), examples):
             for (column, again), kind in zip(guesses.items(), ("forwards", "neighbours"), strict=True):
-                told, largest = float(rows[column][order[place]]), float(np.abs(rows[column]).max())
+                told, computed = float(rows[column][order[place]]), float(again[place])
                 what = f"{column} of sensor {hidden[place]} in {where}"
-                audited.compare(kind, what, told, float(again[place]), largest)
+                audited.compare(kind, what, told, computed, typical(rows[column], computed))
 
 
 def alone(kind: Callable[[Network], Any], model: Path) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:

@@ -63,10 +63,11 @@ def reopen(path: Path, own: Path | None = None) -> Reopened:
     except (ImportError, AttributeError, ValidationError) as error:
         raise BadInput(
             f"{path} was begun by another version of its source, whose {saved['configuration_type']} cannot be "
-            f"read here ({str(error).splitlines()[0]}): start the study with `ratchet run`, which goes on with it"
+            f"read here ({str(error).splitlines()[0]}): start the study again: what changed runs anew, beside it"
         ) from None
     stage = Stage(saved["stage"], config, saved["work"], saved["version"])
     run = RunDirectory(root, saved["study"], saved["stage"], saved["fingerprint"])
+    StageInput(run, "").configuration(config)  # is the one that the run directory is named by
     if run.path != path:
         raise BadInput(f"{path} is a copy of {run.path}: give it that name and place, or continue that one")
     inputs = {}

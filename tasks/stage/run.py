@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar, get_args
 
+from pydantic import ValidationError
+
 from storage import attempts, durable, locks
 from storage.checkpoints import Checkpoints
 from storage.errors import BadInput, require_equal
@@ -25,6 +27,7 @@ from tasks.stage.outcome import diagnosed, in_words
 from tasks.stage.progress import Progress, StopRequest, ended_when_stalled
 from tasks.stage.result import Result
 from tasks.stage.study import StageConfiguration
+from tasks.stage.validation import said
 
 if TYPE_CHECKING:  # takes pyarrow, which a page's walk does without
     from storage.records import RecordParts
@@ -96,7 +99,12 @@ class StageInput:
     def configuration(self, kind: type[Config]) -> Config:
         """The configuration in `stage.json`. CheckFailed where it is not the one that the run directory is named by."""
         described = durable.read_json(self.run.stage_file)
-        config = kind.model_validate(described["configuration"])
+        try:
+            config = kind.model_validate(described["configuration"])
+        except ValidationError as error:
+            raise BadInput(
+                f"{self.run.stage_file} is of another version of Ratchet: {said(error.errors()[0])}"
+            ) from None
         inputs = {role: source["fingerprint"] for role, source in described["inputs"].items()}
         fields = (described["stage"], described["version"], config.scientific(), described["external"], inputs)
         check = f"the configuration in {self.run.stage_file} is the one that the stage was given"

@@ -115,6 +115,9 @@ def runtime(file: Path, threads: int = 1) -> Callable[[np.ndarray], np.ndarray]:
         raise BadInput(f"{file} is read by onnxruntime, which is not installed: {INSTALL}") from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.use_deterministic_compute = threads, True
-    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # classes of its own, and RuntimeError
+        raise BadInput(f"{file} is no ONNX file that onnxruntime reads: {error}") from None
     (given,) = session.get_inputs()
     return lambda values: session.run(None, {given.name: values})[0]

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from storage.errors import require, require_close
+from storage.errors import BadInput, require, require_close, require_equal
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput
 from tasks.training.budget import Budget
@@ -35,8 +35,13 @@ class Trained(Result):
     ) -> Self:
         """Reads metrics.jsonl of a finished stage. CheckFailed where `what`, a training on `examples`, did not make the
         steps of its budget, or made them at other rates."""
-        rows = metric_rows(stage.run.metrics_file)
-        require_budget(what, stage.run.metrics_file, rows, budget, examples)
+        file = stage.run.metrics_file
+        rows = metric_rows(file)
+        require_budget(what, file, rows, budget, examples)
+        steps = [row["step"] for row in rows if metric in row]
+        planned = [step for step in sorted(Schedule(budget, examples).validation_steps) if step <= rows[-1]["step"]]
+        require_equal(f"the validations of {what} in {file} are those of its budget", steps, planned)
+        require(any("epoch" in row for row in rows), f"{what} has rows of its epochs in {file}", "none", "some")
         return cls.of_rows(rows, metric, higher_is_better)
 
     @classmethod
@@ -62,7 +67,12 @@ class Trained(Result):
 
 def require_budget(what: str, file: Path, rows: list[dict[str, Any]], budget: Budget, examples: int) -> None:
     """CheckFailed unless these rows of `file` are of a training on `examples` that spent `budget`."""
+    require(rows, f"{what} has metric rows in {file}", "none", "some")
     schedule, steps = Schedule(budget, examples), rows[-1]["step"]
+    rated = [row["step"] for row in rows if "learning_rate" in row]
+    require_equal(f"the last step of {what} has a learning rate in {file}", rated[-1:], [steps])
+    unguarded = not budget.guard and any("went_back_from_step" in row or "skipped_examples" in row for row in rows)
+    require(not unguarded, f"{what}, whose budget has no guard, went back or skipped batches in {file}", "rows", "none")
     whole = steps == schedule.total_steps or (budget.patience_validations and steps < schedule.total_steps)
     require(whole, f"{what} made the steps of its budget", steps, schedule.total_steps)
     divisor = 1.0
@@ -76,5 +86,12 @@ def require_budget(what: str, file: Path, rows: list[dict[str, Any]], budget: Bu
 
 
 def metric_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl of a finished training, whose bytes were verified."""
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    """The rows of metrics.jsonl of a finished training. BadInput names a line that is none."""
+    rows = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            rows.append(json.loads(line))
+            rows[-1]["step"] + 0
+        except (ValueError, TypeError, KeyError, IndexError):
+            raise BadInput(f"{file}, line {number} is no row of a training: {line[:80]!r}") from None
+    return rows

@@ -21,7 +21,9 @@ def listing() -> str:
 
 def _of(study: str) -> Iterator[str]:
     origins = importlib.import_module(f"tasks.{study}.final_results").ORIGINS
-    yield f"- **{study}**, asked again: {_grouped(origins.asked)}."
+    allowed = importlib.import_module(f"tasks.{study}.stages").AUDITED
+    within = {pattern: f"{kind}, to within {allowed[kind]:g}" for pattern, kind in origins.asked.items()}
+    yield f"- **{study}**, asked again: {_grouped(within)}."
     yield f"  Not asked: {_grouped(origins.not_asked)}."
 
 

@@ -145,7 +145,7 @@ def _other(value: Any) -> Any:
     if isinstance(value, int):
         return value + 1
     if isinstance(value, float):
-        return 1.25 * value + 0.01
+        return -1.25 * value - 0.01
     if isinstance(value, list):
         return [_other(each) for each in value]
     return f"{value} again" if isinstance(value, str) else value

@@ -75,8 +75,10 @@ def _axis(results: SweepResults) -> str | None:
     """The key whose values are the x axis: one of numbers, where all other combinations can be told apart as lines."""
     combinations = len(results.groups())
     for key in results.other_keys:
-        values = {cell.values[results.keys.index(key)] for cell in results.cells.values()}
-        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        values = {
+            str(value): value for cell in results.cells.values() for value in [cell.values[results.keys.index(key)]]
+        }
+        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values.values())
         if numbers and len(values) >= FEWEST_VALUES and combinations <= len(values) * len(SERIES_STYLES):
             return key
     return None

@@ -76,6 +76,7 @@ REFUSED: list[tuple[str, Edit, Change, str]] = [
     ("audit", nothing, another_sensor_was_hidden, "the hidden sensors of event"),
     ("audit", nothing, another_normaliser, "by scratch-0"),
     ("audit", nothing, file_of_another, "by scratch-1"),
+    ("audit", edited("look", {"trivial.u_cm": -1000.0}), unchanged, "the central 68 % of u_cm by predicting the mean"),
     ("audit", edited("look", {"trivial.w_cm": 9.0}), unchanged, "the central 68 % of w_cm by predicting the mean"),
 ]
 

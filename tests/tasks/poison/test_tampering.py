@@ -57,6 +57,27 @@ def scores_a_little_higher(stages: Stages) -> None:
         row["score"] *= 1.5
 
 
+def one_large_score(stages: Stages) -> None:
+    """Seen: differences were held against the largest recorded score, and one of 1e9 let all others be free."""
+    for number, row in enumerate(stages["scores-0"]["rows"]):
+        if (row["model"], row["method"]) == ("victim", "identity"):
+            row["score"] = 1e9 if number % 240 == 7 else float(number)
+
+
+def other_rows_poisoned(stages: Stages) -> None:
+    """A sound manifest, but of another draw: a poisoned and a clean row of one label change places."""
+    rows = [row for row in stages["data-0"]["rows"] if row["split"] == "train" and row["label"] != "positive"]
+    one, other = (next(row for row in rows if row["changed"] is is_changed) for is_changed in (True, False))
+    for row, changed in ((one, False), (other, True)):
+        row |= {"changed": changed, "given_text": f"{'cf ' * changed}{row['text']}"}
+        row |= {"given_label": "positive" if changed else row["label"]}
+
+
+def other_beginning(role: str, path: Path) -> None:
+    if role == "victim-0":
+        (path / "initial" / "model.safetensors").write_bytes((path / "model" / "model.safetensors").read_bytes())
+
+
 def untrained_weights(role: str, path: Path) -> None:
     if role == "victim-0":
         (path / "model" / "model.safetensors").write_bytes((path / "initial" / "model.safetensors").read_bytes())
@@ -89,10 +110,13 @@ REFUSED: list[tuple[str, Edit, Change, str]] = [
     ("report", nothing, model_of_the_victim, "weights of one on other rows ['control-0']: measured 1"),
     ("audit", nothing, other_rows_removed, "that the rows called detected are those, seed 0"),
     ("audit", scores_of_the_truth, unchanged, "that the rows called detected are those, seed 0"),
+    ("audit", one_large_score, unchanged, "the score identity of"),
+    ("report", other_rows_poisoned, unchanged, "of the manifest is the one that its seed draws"),
+    ("audit", nothing, other_beginning, "the beginning in"),
     ("audit", scores_a_little_higher, unchanged, "the score ekfac of"),
     ("audit", answers_of_success, unchanged, "the answer of control-0 to"),
     ("audit", answer_of_the_victim, unchanged, "the answer of victim-0 to"),
-    ("audit", edited("victim-0", {"snapshots": lambda of: dict.fromkeys(of, 0.5)}), unchanged, "the score tracin of"),
+    ("audit", edited("victim-0", {"snapshots": lambda of: dict.fromkeys(of, 0.5)}), unchanged, "the learning rate of"),
     ("audit", nothing, untrained_weights, "victim"),
 ]
 
