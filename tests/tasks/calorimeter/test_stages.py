@@ -198,7 +198,7 @@ def test_arms_that_are_equal_to_the_last_digit_are_refused_but_for_neighbours_th
     tables = {of: {arm: dict(mean.values) for arm, mean in arms.items()} for of, arms in values.items()}
     first, second = [arm for arm in tables[of] if "neighbours" not in arm][:2]
     tables[of][second] = tables[of][first]
-    with pytest.raises(ValueError, match=f"{first}, seed 0 and {second}, seed 0 have the same value"):
+    with pytest.raises(CheckFailed, match=f"{first}, seed 0 and {second}, seed 0 have the same value"):
         _compared(tables, [], lambda *_: None, config)  # type: ignore[arg-type,return-value]  # refused before events count
 
 
