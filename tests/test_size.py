@@ -37,8 +37,8 @@ CAPS = {
 }
 """Of issue 50. A study's lines are its room, its page, its report.md, and what only it uses of shared rooms."""
 ABOVE: dict[str, int] = {
-    "core": 12_575,
-    "findings": 4_582,
+    "core": 12_574,
+    "findings": 4_583,
     "slurm": 6_345,
     "face": 4_426,
     "icecube": 2_848,

@@ -211,6 +211,7 @@ def repeat_audit(run: RunDirectory, entropy: int, own: Path | None = None) -> Au
             raise BadInput(f"{run.path} has no audit: give the run directory of a study's report, or of its audit")
         run = reads["audit"]
     audit = reopen(run.path, own)
+    StageInput(run, "").configuration(type(audit.config))  # the one that the run directory is named by
     numerics.prepare(audit.config.numerics, audit.config.execution, audit.config.own_seed or 0)
     with audit.elsewhere({"entropy": entropy}) as work:
         return AuditResult.model_validate(audit.stage.function()(work, audit.config, **audit.inputs))

@@ -67,7 +67,6 @@ def reopen(path: Path, own: Path | None = None) -> Reopened:
         ) from None
     stage = Stage(saved["stage"], config, saved["work"], saved["version"])
     run = RunDirectory(root, saved["study"], saved["stage"], saved["fingerprint"])
-    StageInput(run, "").configuration(config)  # is the one that the run directory is named by
     if run.path != path:
         raise BadInput(f"{path} is a copy of {run.path}: give it that name and place, or continue that one")
     inputs = {}
