@@ -21,9 +21,8 @@ from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, Measures, RegressConfig
 from tasks.data.normaliser import Normaliser
 from tasks.findings.arms import compare_arms
-from tasks.findings.final_results import StudyResults, of_runs
+from tasks.findings.final_results import Origins, StudyResults, of_runs
 from tasks.findings.gates import Gate, at_most, distinct
-from tasks.findings.origins import Origins
 from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
 from tasks.findings.statistics.seeds import OverSeeds, over_seeds
 from tasks.sensors.events import Events

@@ -45,7 +45,7 @@ def judge(run: StageRun, config: JudgeConfig, data: StageInput, **fits: StageInp
     with run.watched(config.execution.stall_minutes), run.publish_file(PREDICTIONS) as file:
         run.records.merge(keys[OF_SENSOR], file, OF_SENSOR)
     run.merge_records(keys[KEY], KEY)
-    for role, of in asked.items():
+    for role, of in asked.items():  # refused here already where no bright sensor is hidden
         mean_errors(columns(run.directory / "records.parquet", model=role), of.filling.mask_ratio)
     return {}
 

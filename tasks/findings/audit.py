@@ -1,4 +1,5 @@
-"""The audit before a report: some recorded numbers computed again, by a plain path that shares no engine with stages.
+"""The audit before a report: some recorded numbers computed again, by a plain path that shares no engine with stages;
+where a stage's own code asks, `how` says so.
 
 What is drawn is a function of what is audited: of the digests of the stages that the audit reads. The first number that
 does not agree ends the study, by name.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
@@ -16,6 +17,19 @@ from tasks.stage.result import Result
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.initial import InitialWeights
 from tasks.training.trained import metric_rows
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Where each number of a study's final_results.json comes from, by patterns of names (`arms.*.mean`): from what it
+    is computed in the report, which kind the audit asks again, or why nobody does. The longest pattern counts.
+
+    A test holds every number against it, and docs/guarantees.md lists what is asked and what is not.
+    """
+
+    computed: Mapping[str, str]
+    asked: Mapping[str, str]
+    not_asked: Mapping[str, str]
 
 
 class StudyResults(Result):

@@ -20,10 +20,9 @@ class Gate(Result):
     passed: bool
 
 
-def at_most(name: str, measured: float, limit: float, unit: str = "") -> Gate:
+def at_most(name: str, measured: float, limit: float) -> Gate:
     """A limit; a value that is no number does not pass."""
-    required = f"at most {limit:.4g}{unit}"
-    return Gate(name=name, measured=f"{measured:.4g}{unit}", required=required, passed=measured <= limit)
+    return Gate(name=name, measured=f"{measured:.4g}", required=f"at most {limit:.4g}", passed=measured <= limit)
 
 
 def distinct(name: str, values: Mapping[str, Hashable]) -> Gate:

@@ -20,10 +20,10 @@ from tasks.inversion.configuration import Network
 from tasks.inversion.diffusion import Diffusion
 from tasks.inversion.energy import EnergyNetwork
 from tasks.inversion.matrices import MEASURED, QUANTILES, Pairs, drawn, fixed_pairs
-from tasks.inversion.numbers import INSIDE, SPLITS, errors_of
+from tasks.inversion.numbers import errors_of
 from tasks.inversion.probe import look_at
 from tasks.inversion.results import MatricesResult, NegativeFacts, ProbeResult, SplitFacts, TrainResult
-from tasks.inversion.stages import AUDIT_TOLERANCE, AUDITED, AuditConfig, MatricesConfig, ProbeConfig, TrainConfig
+from tasks.inversion.stages import AUDITED, INSIDE, SPLITS, AuditConfig, MatricesConfig, ProbeConfig, TrainConfig
 from tasks.inversion.train import descent_differences, largest_difference, load_network
 from tasks.inversion.training import Judge
 from tasks.stage.run import StageInput, StageRun
@@ -59,8 +59,8 @@ def audit(run: StageRun, config: AuditConfig, data: StageInput, probe: StageInpu
         errors = errors_of(trained, len(splits[INSIDE]))
         for split, pairs in splits.items():
             again = partial(_error, network, f"{cell} on matrix", split, pairs, errors[split], config.network)
-            count = config.audit.examples
-            audited.ask(Asked("errors", range(len(pairs)), again, "of an error", AUDIT_TOLERANCE, count), cell + split)
+            how = (again, "of an error", AUDITED["errors"], config.audit.examples)
+            audited.ask(Asked("errors", range(len(pairs)), *how), cell + split)
         audited.ask(_differences(cell, network, trained, splits[INSIDE]))
         if arm := arms.get(trained.path):
             some = splits[INSIDE].first(asked.matrices)
@@ -82,8 +82,8 @@ def _facts(data: StageInput, splits: Mapping[str, Pairs]) -> Asked[str]:
         condition = np.quantile(eigenvalues[:, -1] / eigenvalues[:, 0], QUANTILES)
         facts: SplitFacts = getattr(said, split)
         diagonal = shape.diagonal_in if split == INSIDE else shape.diagonal_out
-        again = drawn(config.seed, split, np.arange(len(x)), shape.rank, diagonal)
-        for what, kept, computed in (("entries", x, again), ("inverses", y, np.linalg.inv(again))):
+        matrices = drawn(config.seed, split, np.arange(len(x)), shape.rank, diagonal)
+        for what, kept, computed in (("entries", x, matrices), ("inverses", y, np.linalg.inv(matrices))):
             away = float(np.abs(kept - computed.reshape(len(x), -1)).max())
             yield Again(f"the {what} of the matrices of {split}", away, 0.0, float(np.abs(computed).max()))
         for what, recorded, computed in (
@@ -96,7 +96,8 @@ def _facts(data: StageInput, splits: Mapping[str, Pairs]) -> Asked[str]:
         ):
             yield Again(f"the {what} of the matrices of {split}", recorded, float(computed), float(computed) or 1.0)
 
-    return Asked("facts of the fixed matrices", SPLITS, again, "of itself", AUDITED["facts of the fixed matrices"])
+    kind = "facts of the fixed matrices"
+    return Asked(kind, SPLITS, again, "of itself", AUDITED[kind])
 
 
 def _error(
@@ -157,9 +158,8 @@ def _negatives(
     def again(look: NegativeFacts) -> Iterator[Again]:
         computed = look_at(look.arm, network, some, mining, look.time, look.descent_steps, config)
         for name in numbers:
-            recorded, again = np.array([getattr(each, name) for each in said]), getattr(computed, name)
-            where = f"{name} of the negatives of {look.arm}"
-            yield Again(where, getattr(look, name), again, typical(recorded, again))
+            kept, number = np.array([getattr(each, name) for each in said]), getattr(computed, name)
+            yield Again(f"{name} of the negatives of {look.arm}", getattr(look, name), number, typical(kept, number))
 
     return Asked(kind, said, again, "of its usual size", AUDITED[kind], count)
 

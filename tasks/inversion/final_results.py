@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tasks.findings.origins import Origins
+from tasks.findings.final_results import Origins
 from tasks.findings.statistics.comparison import ArmMean, Comparison
 from tasks.findings.trainings import ArmsResults, TrainedArm
 from tasks.inversion.configuration import Mining

@@ -12,11 +12,10 @@ from storage.records import read_each
 from tasks.findings.gates import Gate, at_most, distinct
 from tasks.inversion.final_results import PilotFacts
 from tasks.inversion.results import TOLERANCE, TrainResult, Trivial
-from tasks.inversion.stages import PilotConfig, TrainConfig, TrainsEnergy
+from tasks.inversion.stages import INSIDE, SPLITS, PilotConfig, TrainConfig, TrainsEnergy
 from tasks.stage.run import StageInput
 from tasks.training.trained import Trained
 
-INSIDE, OUTSIDE = SPLITS = ("validation", "out_of_distribution")
 SAME = 1e-9
 """Relative: the kept weights give the best error again."""
 
@@ -35,7 +34,7 @@ class Cell:
     error: dict[str, float]
     trained: Trained
     config: TrainConfig
-    said: TrainResult
+    result: TrainResult
     weights: str
 
     @classmethod
@@ -67,5 +66,5 @@ def gates(pilot: PilotFacts, cells: Mapping[str, Cell]) -> Iterable[Gate]:
     yield at_most("error of the pilot, which must learn", pilot.validation_mse, pilot.required_mse)
     yield at_most(f"kept weights give the best validation again, relative (worst: {worst})", away[worst], SAME)
     yield distinct("weights of the trainings", {name: cell.weights for name, cell in cells.items()})
-    largest = max(cell.said.largest_difference for cell in cells.values())
+    largest = max(cell.result.largest_difference for cell in cells.values())
     yield at_most("predictions of a matrix differ by how it comes, in fp64", largest, TOLERANCE)

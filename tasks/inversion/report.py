@@ -16,9 +16,9 @@ from tasks.findings.statistics.comparison import Comparison, arm_mean
 from tasks.findings.trainings import arm_tables, cell_table, step_cautions, verdict
 from tasks.inversion import views, words
 from tasks.inversion.final_results import ArmFacts, DescentPart, EarlyStop, FinalResults
-from tasks.inversion.numbers import OUTSIDE, Cell, gates, pilot_of
+from tasks.inversion.numbers import Cell, gates, pilot_of
 from tasks.inversion.results import MatricesResult, ProbeResult
-from tasks.inversion.stages import AUDITED, MatricesConfig, ProbeConfig, ReportConfig
+from tasks.inversion.stages import AUDITED, OUTSIDE, MatricesConfig, ProbeConfig, ReportConfig
 from tasks.inversion.study import cell_role
 from tasks.stage.run import StageInput, StageRun
 
@@ -120,7 +120,7 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
 
 
 def _arm(by_seed: Mapping[str, Cell], required: float, level: float) -> ArmFacts:
-    descents = [cell.said for cell in by_seed.values() if cell.said.descent_difference is not None]
+    descents = [cell.result for cell in by_seed.values() if cell.result.descent_difference is not None]
     worst = max(descents, key=lambda cell: cell.descent_difference or 0.0, default=None)
     return ArmFacts.of(
         {seed: cell.error["validation"] for seed, cell in by_seed.items()},

@@ -12,6 +12,9 @@ from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
 from tasks.training.budget import Budget, LearningGate
 
+INSIDE, OUTSIDE = SPLITS = ("validation", "out_of_distribution")
+"""Fixed matrices: as those that are trained on, and harder ones."""
+
 
 class OfStudy(StageConfiguration):
     """Configuration of any stage of this study."""
@@ -62,15 +65,14 @@ class ProbeConfig(OfStudy):
     seed: int
 
 
-AUDIT_TOLERANCE = 0.01
-"""Relative to an error. A step down the energy is kept or not by a comparison, which rounding in fp32 may turn."""
 AUDITED = {
     "facts of the fixed matrices": 1e-4,
-    "errors": AUDIT_TOLERANCE,
-    "dependence on how a matrix comes": AUDIT_TOLERANCE,
+    "errors": 0.01,
+    "dependence on how a matrix comes": 0.01,
     "facts of negatives": 0.05,
 }
-"""Kinds of numbers that the audit computes again -> how near they must be. fp32 of the file moves an eigenvalue."""
+"""Kinds of numbers that the audit computes again -> how near they must be. fp32 of the file moves an eigenvalue; a step
+down the energy is kept or not by a comparison, which rounding may turn."""
 
 
 class AuditConfig(OfStudy):

@@ -16,7 +16,7 @@ from tasks.inversion.diffusion import Diffusion, descend
 from tasks.inversion.energy import EnergyNetwork
 from tasks.inversion.matrices import fixed_pairs
 from tasks.inversion.results import TOLERANCE, TrainResult
-from tasks.inversion.stages import PilotConfig, TrainConfig
+from tasks.inversion.stages import INSIDE, OUTSIDE, PilotConfig, TrainConfig
 from tasks.inversion.training import Batch, Batches, Judge, mine, problem, schedule
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.invariance import Way, batchwise, largest_differences, require_invariant
@@ -25,7 +25,6 @@ from tasks.training.weights import load_kept
 
 CHECKED, BATCH = 16, 16
 """On how many matrices an answer must not depend on how they come."""
-OUTSIDE = "out_of_distribution"
 
 
 def pilot(run: StageRun, config: PilotConfig, data: StageInput) -> dict[str, float]:
@@ -42,13 +41,13 @@ def train(run: StageRun, config: TrainConfig, data: StageInput, pilot: StageInpu
     assert position.best_value is not None
     network = made.model.eval()
     with run.watched(config.execution.stall_minutes):
-        validation = Judge.of(config, fixed_pairs(data, "validation"), "validation", run.progress.touch)
+        validation = Judge.of(config, fixed_pairs(data, INSIDE), INSIDE, run.progress.touch)
         outside = Judge.of(config, fixed_pairs(data, OUTSIDE), OUTSIDE, run.progress.touch)
         largest = largest_difference(network, validation)
         difference, defect = descent_differences(network, config, validation.diffusion)
-        errors = {"validation": validation.errors(network), OUTSIDE: outside.errors(network)}
+        errors = {INSIDE: validation.errors(network), OUTSIDE: outside.errors(network)}
         _keep_errors(run, errors)
-    error, best = float(errors["validation"].mean()), position.best_value
+    error, best = float(errors[INSIDE].mean()), position.best_value
     require_close("the best weights give the best error again", error, best, 1e-9 * best)
     with run.publish("model") as folder:
         save_file(network.cpu().state_dict(), folder / "model.safetensors")

@@ -21,7 +21,7 @@ from tasks.inversion.diffusion import CLAMP, Descended, Diffusion, descend, inve
 from tasks.inversion.energy import EnergyNetwork, energy_and_gradient
 from tasks.inversion.matrices import Pairs, drawn, fixed_pairs, pairs
 from tasks.inversion.results import MatricesResult
-from tasks.inversion.stages import TrainsEnergy
+from tasks.inversion.stages import SPLITS, TrainsEnergy
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput
 from tasks.training.draws import normal_at, uniform_at
@@ -142,7 +142,7 @@ def problem(config: TrainsEnergy, mining: Mining, data: StageInput, touch: Calla
     mean, deviation = (torch.tensor(values) for values in (found.input_mean, found.input_deviation))
     network = EnergyNetwork(config.matrices.entries, shape.width, shape.diffusion_steps, mean, deviation).to(where)
     judge = Judge.of(config, fixed_pairs(data, "validation"), "validation", touch)
-    judged = {split: fixed_pairs(data, split).x for split in ("validation", "out_of_distribution")}
+    judged = {split: fixed_pairs(data, split).x for split in SPLITS}
     return Problem(
         network,
         adamw(network, config.budget),

@@ -1,5 +1,6 @@
-"""poison-audit: answers, scores and areas again, from weights, factors and manifest, one example at a time (of a small
-classifier by numpy alone, of a T5 by autograd in fp64)."""
+"""poison-audit: answers and scores again, from weights, factors and manifest, one example at a time (of a small
+classifier by numpy alone, of a T5 by autograd in fp64); scores by hidden states and by words, the rows that are taken
+away and beginnings by the stages' own functions."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ Inputs = dict[str, StageInput]
 
 def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult:
     """CheckFailed names the first number that is another one than that of its record."""
-    audited = Audited(run, "a plain path, example by example", "of its usual size, or of a share", AUDIT_TOLERANCE)
+    how = "a plain path, example by example (hidden states, words and beginnings by the stages' own functions)"
+    audited = Audited(run, how, "of its usual size, or of a share", AUDIT_TOLERANCE)
     for done, seed in enumerate(config.seeds):
         run.step(done, len(config.seeds), "seeds")
         given = {role.removesuffix(f"-{seed}"): of for role, of in inputs.items() if role.endswith(f"-{seed}")}

@@ -11,8 +11,7 @@ from typing import Any
 from storage.errors import require
 from tasks.attacks.detectors import count_of, decided, found
 from tasks.attacks.poisoning import CLEAN, VERSION, Manifest, require_backdoor, shares
-from tasks.findings.final_results import StudyResults, of_runs
-from tasks.findings.origins import Origins
+from tasks.findings.final_results import Origins, StudyResults, of_runs
 from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, arm_mean, compare_together
 from tasks.influence.kept import ModuleStatistics, complete, degraded
 from tasks.language.classifiers import kept_classifier
@@ -131,7 +130,7 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         trainings=trainings,
         detectors=detectors,
         rules={model: judged.rules(model) for model in MODELS},
-        modules=[{"of": cell} | _told(module) for cell, modules in factors.items() for module in modules],
+        modules=[{"of": cell} | _module(module) for cell, modules in factors.items() for module in modules],
         degraded_modules=[f"{name} ({cell})" for cell, modules in factors.items() for name in degraded(modules)],
         removal=removal,
         differences=compared(config, areas, removal),
@@ -152,18 +151,14 @@ class Judged:
         share, of = self.config.detection.assumed_share, dict[str, Measures]()
         for seed, manifest in self.manifests.items():
             of[seed] = found(manifest.truth, self.scores[seed][model][method], count_of(share, len(manifest.train)))
-        return Detector(**over_seeds(of, "auroc", self.config.confidence_level), untrained_auroc=None)
+        beside = model != "untrained" and method in next(iter(self.scores.values()))["untrained"]
+        untrained = self.detector("untrained", method).auroc if beside else None
+        return Detector(**over_seeds(of, "auroc", self.config.confidence_level), untrained_auroc=untrained)
 
     def detectors(self) -> dict[str, Detector]:
-        of_seed = next(iter(self.scores.values()))
-        models = {method: model for model in ("victim", "none") for method in of_seed[model] if VERSION not in method}
-        detectors = {method: self.detector(model, method) for method, model in models.items()}
-        beside = {
-            method: self.detector("untrained", method).auroc for method in models if method in of_seed["untrained"]
-        }
-        return {
-            method: of.model_copy(update={"untrained_auroc": beside.get(method)}) for method, of in detectors.items()
-        }
+        scores = next(iter(self.scores.values()))
+        models = {method: model for model in ("victim", "none") for method in scores[model] if VERSION not in method}
+        return {method: self.detector(model, method) for method, model in models.items()}
 
     def rules(self, model: str) -> dict[str, Measures]:
         how = (self.config.factors.strategy, self.config.detection)
@@ -178,7 +173,7 @@ def _factors(inputs: Mapping[str, StageInput], model: str, seed: str) -> list[Mo
     return complete(folder, kept_classifier(victim.path / MODELS[model]))[1]
 
 
-def _told(module: ModuleStatistics) -> dict[str, Any]:
+def _module(module: ModuleStatistics) -> dict[str, Any]:
     rungs = [f"{side['module']}: {rung}" for side in module.sides for rung in side["rungs"]]
     return {"name": module.name, "status": module.status, "examples": module.examples, "rungs": rungs}
 

@@ -30,9 +30,7 @@ class Trained(Result):
     largest_gradient_norm: float
 
     @classmethod
-    def of(
-        cls, what: str, stage: StageInput, metric: str, budget: Budget, examples: int, higher_is_better: bool = False
-    ) -> Self:
+    def of(cls, what: str, stage: StageInput, metric: str, budget: Budget, examples: int) -> Self:
         """Reads metrics.jsonl of a finished stage. CheckFailed where `what`, a training on `examples`, did not make the
         steps of its budget, or made them at other rates."""
         file = stage.run.metrics_file
@@ -42,15 +40,15 @@ class Trained(Result):
         planned = [step for step in sorted(Schedule(budget, examples).validation_steps) if step <= rows[-1]["step"]]
         require_equal(f"the validations of {what} in {file} are those of its budget", steps, planned)
         require(any("epoch" in row for row in rows), f"{what} has rows of its epochs in {file}", "none", "some")
-        return cls.of_rows(rows, metric, higher_is_better)
+        return cls.of_rows(rows, metric)
 
     @classmethod
-    def of_rows(cls, rows: list[dict[str, Any]], metric: str, higher_is_better: bool = False) -> Self:
-        """The best of equal validations is the earlier."""
+    def of_rows(cls, rows: list[dict[str, Any]], metric: str) -> Self:
+        """The best validation is the lowest; of equal ones the earlier."""
         points = [[row["step"], row[metric]] for row in rows if metric in row]
         epochs = [row for row in rows if "epoch" in row]
         shares = [row["gradient_steps_clipped_share"] for row in epochs]
-        best_step, _ = (max if higher_is_better else min)(points, key=lambda point: point[1])
+        best_step, _ = min(points, key=lambda point: point[1])
         return cls(
             best_step=best_step,
             last_step=rows[-1]["step"],

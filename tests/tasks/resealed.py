@@ -114,13 +114,20 @@ def written(
         if "metrics" in values:
             run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in values["metrics"]))
         change(role, run.path)
-        listed = durable.read_json(run.path / "COMPLETE.json")
-        (run.path / "COMPLETE.json").unlink()
-        lock = acquire(run.path / "locks")
-        marker = markers.write(run, sorted({name.split("/")[0] for name in listed["outputs"]}), {}, lock)
-        found[role] = StageInput(run, marker.outputs_digest)
-        lock.release()
+        found[role] = StageInput(run, seal(run.path))
     return found
+
+
+def seal(path: Path) -> str:
+    """A marker that holds, for what now lies in a run directory; returns the digest of its outputs."""
+    about = durable.read_json(path / "stage.json")
+    run = RunDirectory(path.parents[2], about["study"], about["stage"], about["fingerprint"])
+    listed = durable.read_json(run.marker_file)
+    run.marker_file.unlink()
+    lock = acquire(run.path / "locks")
+    marker = markers.write(run, sorted({name.split("/")[0] for name in listed["outputs"]}), {}, lock)
+    lock.release()
+    return marker.outputs_digest
 
 
 def asked_again(stage: str, smoke: Smoke, folder: Path, edit: Edit, change: Change = unchanged) -> None:

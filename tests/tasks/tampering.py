@@ -6,7 +6,6 @@ python -m tests.tasks.tampering STUDY FOLDER     a table of all of them, for the
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import random
 import re
@@ -15,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,14 +23,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file, save_file
 
-from storage import durable, markers
+from storage import durable
+from storage.differences import leaves as of_dictionaries
 from storage.errors import BadInput, CheckFailed
-from storage.locks import acquire
-from storage.run_directory import RunDirectory
-from tasks.findings.origins import Origins, leaves
+from tasks.findings.final_results import Origins
 from tasks.stage import numerics
 from tasks.stage.reopened import Reopened, reopen
 from tasks.stage.result import as_json
+from tasks.training.trained import metric_rows
+from tests.tasks.resealed import seal
 
 A_ROW_LESS, A_ROW_TWICE = "(a row less)", "(a row twice)"
 LEFT = ("checkpoints", "records", "jobs", "attempts.html")
@@ -42,6 +43,27 @@ class Source(NamedTuple):
     stage: str
     file: str
     key: str
+
+
+FRAME = ("study", "runs.*", "provenance.*", "audit.*", "gates.*", "numerics_changes.*")
+"""What every report has (`StudyResults`), computed of the runs and of the other numbers."""
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The numbers and texts of a JSON value, by their names such as `arms.none.values.0`."""
+    for inner, below in of_dictionaries(value, name):
+        if isinstance(below, list):
+            for place, item in enumerate(below):
+                yield from leaves(item, f"{inner}.{place}")
+        else:
+            yield inner, below
+
+
+def origin_of(origins: Origins, name: str) -> str:
+    """`computed`, `asked` or `not asked`; empty where no pattern fits."""
+    groups = {"computed": [*FRAME, *origins.computed], "asked": origins.asked, "not asked": origins.not_asked}
+    fitting = [(len(one), group) for group, patterns in groups.items() for one in patterns if fnmatchcase(name, one)]
+    return max(fitting, default=(0, ""))[1]
 
 
 def general(name: str) -> str:
@@ -73,10 +95,12 @@ def sources(folder: Path) -> list[Source]:
 
 
 def _keys(file: Path) -> Iterator[str]:
+    if not file.exists():
+        return
     if file.suffix == ".json" and file.name not in ("tokenizer.json", "config.json"):
         yield from (general(name) for name, value in leaves(durable.read_json(file)) if value is not None)
     elif file.suffix == ".jsonl":
-        yield from {general(name) for row in _rows(file) for name, value in leaves(row) if value is not None}
+        yield from {general(name) for row in metric_rows(file) for name, value in leaves(row) if value is not None}
     elif file.suffix == ".parquet":
         yield from (*pq.read_schema(file).names, A_ROW_LESS, A_ROW_TWICE)
     elif file.suffix == ".safetensors":
@@ -85,13 +109,9 @@ def _keys(file: Path) -> Iterator[str]:
         yield "values"
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
 def edit(folder: Path, source: Source, draw: random.Random) -> Path:
     """Edits the source in one run of its stage, and seals that again."""
-    runs = [run for run in runs_of(folder)[source.stage] if source.key in _keys_of(run / source.file)]
+    runs = [run for run in runs_of(folder)[source.stage] if source.key in _keys(run / source.file)]
     run = draw.choice(runs)
     file = run / source.file
     if file.suffix == ".json":
@@ -99,7 +119,7 @@ def edit(folder: Path, source: Source, draw: random.Random) -> Path:
         file.unlink()
         durable.write_json(file, value)
     elif file.suffix == ".jsonl":
-        rows = [_changed(row, source.key) for row in _rows(file)]
+        rows = [_changed(row, source.key) for row in metric_rows(file)]
         file.unlink()
         file.write_bytes(b"".join(durable.canonical_json(row) + b"\n" for row in rows))
     elif file.suffix == ".parquet":
@@ -127,10 +147,6 @@ def _other_table(table: pa.Table, key: str) -> pa.Table:
     return table.set_column(place, table.schema.field(place), pa.array(other, table.schema.types[place]))
 
 
-def _keys_of(file: Path) -> set[str]:
-    return {*_keys(file)} if file.exists() else set()
-
-
 def _changed(value: Any, key: str, name: str = "") -> Any:
     if isinstance(value, dict):
         return {inner: _changed(each, key, f"{name}.{inner}" if name else inner) for inner, each in value.items()}
@@ -155,17 +171,6 @@ def _other_array(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in "iu":
         return np.roll(array, 1)
     return (~array if array.dtype == bool else array * 1.1 + 0.01).astype(array.dtype)
-
-
-def seal(path: Path) -> None:
-    """A marker that holds, for what now lies in a run directory."""
-    root, described = path.parents[2], durable.read_json(path / "stage.json")
-    run = RunDirectory(root, described["study"], described["stage"], described["fingerprint"])
-    marker = durable.read_json(run.marker_file)
-    run.marker_file.unlink()
-    lock = acquire(path / "locks")
-    markers.write(run, sorted({name.split("/")[0] for name in marker["outputs"]}), marker["inputs"], lock)
-    lock.release()
 
 
 class Published(NamedTuple):
@@ -225,7 +230,7 @@ def unnamed(study: str, names: list[str]) -> list[str]:
     """Those of the numbers that an accepted edit changed which nobody is told of."""
     origins = origins_of(study)
     ours = [name for name in names if not name.startswith(("audit.", "provenance.", "runs."))]
-    return [name for name in ours if name == "answer" or origins.of(name) != "not asked"]
+    return [name for name in ours if name == "answer" or origin_of(origins, name) != "not asked"]
 
 
 def table(study: str, folder: Path, chosen: list[Source]) -> Iterator[tuple[Source, str, str]]:

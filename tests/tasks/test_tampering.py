@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from storage import durable
-from tasks.findings.origins import leaves
 from tests.docs import origins
 from tests.share import SEED
 from tests.tasks.smoke import Smoke
-from tests.tasks.tampering import origins_of, runs_of, sources, table
+from tests.tasks.tampering import leaves, origin_of, origins_of, runs_of, sources, table
 
 STUDIES = {name: Smoke(name) for name in origins.STUDIES}
 
@@ -27,7 +26,7 @@ def folder_of(study: str) -> Path:
 def test_each_number_is_computed_or_asked_or_named_as_not_asked(study: str) -> None:
     (last,) = (runs[0] for runs in runs_of(folder_of(study)).values() if (runs[0] / "final_results.json").exists())
     names = [name for name, _ in leaves(durable.read_json(last / "final_results.json"))]
-    assert len(names) > 100 and not [name for name in names if not origins_of(study).of(name)]
+    assert len(names) > 100 and not [name for name in names if not origin_of(origins_of(study), name)]
 
 
 def require_nothing_unnamed(study: str, count: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from deployments.dag.walk import Walk
 from tasks.findings.audit import AuditResult
 from tasks.inversion.audit import audit
-from tasks.inversion.stages import AUDIT_TOLERANCE
+from tasks.inversion.stages import AUDITED
 from tests.tasks.inversion.tiny import finished, run
 from tests.tasks.tiny import stage_run
 
@@ -29,7 +29,7 @@ def audited(folder: Path, root: Path, entropy: int = 1, examples: int = 4) -> Au
 def test_errors_on_other_matrices_agree_too(tmp_path: Path, entropy: int) -> None:
     (errors,) = (kind for kind in audited(tmp_path, finished().root, entropy).kinds if kind.kind == "errors")
     assert errors.asked == 4 * 2 * 2 * 4 and errors.of == 8 * 2 * 64
-    assert errors.largest_difference < AUDIT_TOLERANCE / 10
+    assert errors.largest_difference < AUDITED["errors"] / 10
 
 
 def test_the_report_says_what_was_computed_again() -> None:

@@ -95,11 +95,7 @@ def test_a_row_of_metrics_that_is_none_is_named_with_its_file(tmp_path: Path) ->
         (nothing, configured_otherwise, "is the one that the stage was given: measured fingerprint"),
         (no_rates, unchanged, "the last step of none, seed 0 has a learning rate in"),
         (one_validation, unchanged, "the validations of none, seed 0 in"),
-        (
-            seed_counted_twice,
-            its_weights_too,
-            "weights of the trainings: measured those of none, seed 0 and none",
-        ),
+        (seed_counted_twice, its_weights_too, "weights of the trainings: measured those of none, seed 0 and none"),
         (one_training_twice, unchanged, "every cell has a number of its own: measured none, seed 0 and none, seed 1"),
     ],
 )
