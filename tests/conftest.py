@@ -1,7 +1,5 @@
 """What all tests share: one Prefect server for the run, and the smoke study, run once by the real command."""
 
-from __future__ import annotations
-
 import tests.apart  # isort: skip  # before Prefect and others read what lies in the home
 
 import os

@@ -1,7 +1,5 @@
 """Commands in processes of their own, forked from one that has imported what takes seconds: a pytest plugin."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

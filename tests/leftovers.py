@@ -4,8 +4,6 @@ A process of its own. Its input closes when the test run is over; every process 
 depth and in whatever session, has MARK in its environment, or descends from one that has.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

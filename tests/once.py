@@ -1,7 +1,5 @@
 """What a test run makes once, in whichever of its processes wants it first: finished studies, most of all."""
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import os

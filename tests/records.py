@@ -1,7 +1,5 @@
 """The definition of a records digest, in memory: what every streaming one is compared with."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from operator import itemgetter

@@ -3,8 +3,6 @@
 A seed draws which of them, and the order of their files; after a moment no other one begins, on SLURM neither.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

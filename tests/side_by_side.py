@@ -4,8 +4,6 @@ A pytest plugin, named by tests/conftest.py: with `-n`, the process that a perso
 no conftest.py below this folder.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

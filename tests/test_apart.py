@@ -1,7 +1,5 @@
 """A test run looks at nothing of a person's: ./runs, .prefect, the home."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -35,7 +33,7 @@ print("noted:", tests.apart.news())
         "import sqlite3; sqlite3.connect({!r})",
     ],
 )
-def test_a_test_run_and_what_it_starts_are_refused_what_a_person_uses(tmp_path: Path, place: str, look: str) -> None:
+def test_a_test_run_and_what_it_starts_are_refused_what_a_person_uses(tmp_path, place, look):
     own = {name: value for name, value in os.environ.items() if not name.startswith("RATCHET_TESTS_")}
     given = own | {"HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
     place = place.replace("HOME", str(tmp_path)) if "HOME" in place else str(REPOSITORY / place)
@@ -46,7 +44,7 @@ def test_a_test_run_and_what_it_starts_are_refused_what_a_person_uses(tmp_path: 
     assert done.stdout.partition("noted:")[2].count(place) == 2
 
 
-def test_this_run_is_apart_itself() -> None:
+def test_this_run_is_apart_itself():
     assert Path.home() != Path(os.environ[sitecustomize.PLACES].split(os.pathsep)[-1]), "its home is its own"
     child = "import sys; print('sitecustomize' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout == "True\n"

@@ -1,7 +1,5 @@
 """The layout shows the architecture: imports go down only, and the mathematics knows no Prefect."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +69,7 @@ ROOMS_IN_ORDER = {
 """Each room may import those before it."""
 
 
-def test_no_room_imports_a_study_s_room() -> None:
+def test_no_room_imports_a_study_s_room():
     for file in _sources("tasks", "storage", "deployments"):
         for study in STUDIES:
             if file.is_relative_to(REPOSITORY / "tasks" / study):
@@ -80,7 +78,7 @@ def test_no_room_imports_a_study_s_room() -> None:
             assert not found, f"{file.relative_to(REPOSITORY)} imports {found}"
 
 
-def test_subjects_import_one_another_in_one_direction() -> None:
+def test_subjects_import_one_another_in_one_direction():
     known = {
         (room, other)
         for room in SUBJECTS
@@ -92,7 +90,7 @@ def test_subjects_import_one_another_in_one_direction() -> None:
 
 
 @pytest.mark.parametrize("house", ROOMS_IN_ORDER)
-def test_rooms_import_those_before_them(house: str) -> None:
+def test_rooms_import_those_before_them(house):
     rooms = ROOMS_IN_ORDER[house]
     for place, room in enumerate(rooms):
         later = tuple(f"{house}/{other}".replace("/", ".") + "." for other in rooms[place + 1 :])
@@ -101,26 +99,26 @@ def test_rooms_import_those_before_them(house: str) -> None:
 
 
 @pytest.mark.parametrize("room", ALLOWED)
-def test_imports_go_down_only(room: str) -> None:
+def test_imports_go_down_only(room):
     for file in _sources(room):
         ours = {name.split(".")[0] for name in _imports(file)} & {*ALLOWED, *BESIDE}
         assert ours <= ALLOWED[room], f"{file.relative_to(REPOSITORY)} imports {ours - ALLOWED[room]}"
 
 
-def test_the_work_of_stages_never_imports_prefect() -> None:
+def test_the_work_of_stages_never_imports_prefect():
     for file in _sources("tasks", "storage"):
         found = {name.split(".")[0] for name in _imports(file)} & {"prefect", "prefect_shell"}
         if file != REPOSITORY / MAY_IMPORT_PREFECT_SHELL:
             assert not found, f"{file.relative_to(REPOSITORY)} imports {found}"
 
 
-def test_the_spine_knows_no_study() -> None:
+def test_the_spine_knows_no_study():
     for file in _sources(*SPINE):
         known = {name for name in _imports(file) if name.startswith(STUDY_ROOMS)}
         assert not known, f"{file.relative_to(REPOSITORY)} imports {known}"
 
 
-def test_only_the_command_line_prints() -> None:
+def test_only_the_command_line_prints():
     for file in _sources(*ALLOWED):
         calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
         assert not [call for call in calls if getattr(call.func, "id", "") == "print"], file
@@ -131,7 +129,7 @@ KEY_CAPS = {"icecube": 45}
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_a_study_keeps_to_its_budget_of_keys(study: str) -> None:
+def test_a_study_keeps_to_its_budget_of_keys(study):
     keys = {*_own_keys(load_page(study).model, f"tasks.{study}.")} - {"seed"}
     assert len(keys) <= KEY_CAPS.get(study, NEW_KEYS), keys
 

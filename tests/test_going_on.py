@@ -1,7 +1,5 @@
 """docs/going-on.md is executed as it stands, and killed: its study goes on, with the bytes of an undisturbed run."""
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Callable, Sequence
@@ -131,9 +129,7 @@ def is_script(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("manner", ["study", "rude_study"])
-def test_each_way_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_study(
-    tmp_path: Path, forks: Forks, manner: str
-) -> None:
+def test_each_way_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_study(tmp_path, forks, manner):
     (folder := tmp_path / "mine").mkdir()
     study = Study(folder, FILES if manner == "study" else {name: rudely(name, FILES[name]) for name in FILES}, forks)
     assert study.run(tmp_path / "whole") == 0, study.said[-3000:]
@@ -152,7 +148,7 @@ def test_each_way_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbe
     assert bool(left) == (manner == "rude_study") and not [pid for pid in left if is_script(pid)]
 
 
-def test_its_table_names_what_there_is() -> None:
+def test_its_table_names_what_there_is():
     """Each is an attribute of a run, or of what one has."""
     table = DOCUMENT.partition("## What `run` gives you")[2]
     names = re.findall(r"`run\.([\w.]+)", table)

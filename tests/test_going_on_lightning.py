@@ -1,11 +1,8 @@
 """A Lightning training that is killed at any moment goes on, with the bytes of an undisturbed one."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -112,9 +109,7 @@ def study(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Iterator[St
 
 
 @pytest.mark.parametrize("kind", ["accumulate=1", "accumulate=4", "stream=true"])
-def test_it_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_one(
-    study: Study, tmp_path: Path, kind: str
-) -> None:
+def test_it_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_one(study, tmp_path, kind):
     """The stop saves, since the time until the next checkpoint is long; half a checkpoint, beside it, is not taken.
     Data without a length are read ahead."""
     root, undisturbed = tmp_path / "killed", tmp_path / "whole"
@@ -151,7 +146,7 @@ def test_it_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_one(
 @pytest.mark.parametrize(
     ("change", "code"), [("max_time=00:00:00:01", 1), ("signals=[2, 2]", 130), ("signals=[15]", 75), ("times=2", 2)]
 )
-def test_what_ends_early_is_not_finished(study: Study, tmp_path: Path, change: str, code: int) -> None:
+def test_what_ends_early_is_not_finished(study, tmp_path, change, code):
     """By Lightning's own clock; by a second Ctrl-C or a SIGTERM within a step, of which it makes exit codes of its own;
     by a second training, which would go on from the first one's checkpoints."""
     assert study.run(tmp_path, changes=(change,)) == code

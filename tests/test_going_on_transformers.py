@@ -1,7 +1,5 @@
 """A transformers.Trainer that is killed learns what an undisturbed one learns, whatever its data and callbacks do."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 
@@ -108,7 +106,7 @@ def run_of(root: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["early", "noisy", "workers", "stream", "accumulated", "masked", "tallying"])
-def test_one_that_is_killed_learns_what_an_undisturbed_one_learns(study: Study, tmp_path: Path, kind: str) -> None:
+def test_one_that_is_killed_learns_what_an_undisturbed_one_learns(study, tmp_path, kind):
     """Seen: the patience began anew at each kill, and what shuffles or draws by itself gave other data."""
     assert study.run(tmp_path / "whole", changes=(f"kind={kind}",)) == 0, study.said[-3000:]
     struck = (f"kind={kind}", "dies_at=[5,11]")
@@ -124,22 +122,20 @@ def test_one_that_is_killed_learns_what_an_undisturbed_one_learns(study: Study, 
     assert "goes on from checkpoint-8, kept when step 8 was told" in log
 
 
-def test_its_data_can_be_moved_to_workers_that_are_spawned() -> None:
+def test_its_data_can_be_moved_to_workers_that_are_spawned():
     """They are pickled for it, and their names are asked for before they have any data."""
     items = pickle.loads(pickle.dumps(transformers_trainer._Items([3, 4], transformers_trainer._Draws())))
     assert (len(items), items[1], items.count(3)) == (2, 4, 1)
 
 
 @pytest.mark.parametrize("setting", ["save_only_model", "ignore_data_skip"])
-def test_settings_that_make_its_checkpoint_none_are_refused_before_a_step(
-    study: Study, tmp_path: Path, setting: str
-) -> None:
+def test_settings_that_make_its_checkpoint_none_are_refused_before_a_step(study, tmp_path, setting):
     assert study.run(tmp_path, changes=(f"settings={setting}",)) == 2
     record = durable.read_json(run_of(tmp_path) / "attempts" / "0001.json")
     assert f"the Trainer has {setting}=True" in record["diagnosis"]["summary"]
 
 
-def test_a_setting_that_no_test_has_is_named_where_it_goes_on(study: Study, tmp_path: Path) -> None:
+def test_a_setting_that_no_test_has_is_named_where_it_goes_on(study, tmp_path):
     changes = ("settings=auto_find_batch_size", "dies_at=[5]")
     assert [study.run(tmp_path, changes=changes) for _ in range(2)] == [-9, 0]
     record = durable.read_json(run_of(tmp_path) / "attempts" / "0002.json")

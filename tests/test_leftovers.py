@@ -1,7 +1,5 @@
 """Nothing that a test run started outlives it."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal
@@ -30,7 +28,7 @@ guard.end()
 
 
 @pytest.mark.parametrize("how", ["ends", "is killed"])
-def test_what_a_test_run_left_running_ends_with_it(how: str) -> None:
+def test_what_a_test_run_left_running_ends_with_it(how):
     run = subprocess.Popen(
         [sys.executable, "-c", RUN], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -68,7 +66,7 @@ def sleep() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of two users")
-def test_a_process_that_may_not_be_ended_keeps_no_other_and_is_named(tmp_path: Path) -> None:
+def test_a_process_that_may_not_be_ended_keeps_no_other_and_is_named(tmp_path):
     """Its environment cannot be read either: it is found below the one that started it."""
     cluster = tmp_path / f"{leftovers.CLUSTERS}x"
     cluster.mkdir()
@@ -102,21 +100,19 @@ def listed(folder: Path, process: int, state: str) -> None:
     (folder / str(process) / "environ").write_bytes(f"{leftovers.MARK}=fake\0".encode())
 
 
-def test_a_process_that_waits_for_its_disk_is_killed_and_not_waited_for(
-    tmp_path: Path, sleep: subprocess.Popen[bytes]
-) -> None:
+def test_a_process_that_waits_for_its_disk_is_killed_and_not_waited_for(tmp_path, sleep):
     listed(tmp_path, sleep.pid, "D")
     done = ended("fake", tmp_path)
     assert (done.returncode, done.stderr.split()[-1]) == (0, str(sleep.pid)), done.stderr
     assert sleep.wait() == -signal.SIGKILL
 
 
-def test_a_zombie_is_over(tmp_path: Path, sleep: subprocess.Popen[bytes]) -> None:
+def test_a_zombie_is_over(tmp_path, sleep):
     listed(tmp_path, sleep.pid, "Z")
     assert ended("fake", tmp_path).stderr == ""
 
 
-def test_a_process_that_vanished_or_whose_id_is_another_ones_by_now_is_let_be(sleep: subprocess.Popen[bytes]) -> None:
+def test_a_process_that_vanished_or_whose_id_is_another_ones_by_now_is_let_be(sleep):
     gone = subprocess.Popen(["sleep", "600"])
     (over, alive) = (leftovers.process(one.pid) for one in (gone, sleep))
     assert over and alive

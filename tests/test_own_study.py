@@ -1,7 +1,5 @@
 """docs/your-own-study.md and docs/digits.py are executed as they stand, in an empty folder, and killed."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect
@@ -24,7 +22,6 @@ from deployments.slurm.study.snapshot import stage_source
 from flows import command
 from storage import durable
 from tests.conftest import REPOSITORY
-from tests.forks import Forks
 from tests.tasks.tiny import Here
 
 DOCUMENT = (REPOSITORY / "docs" / "your-own-study.md").read_text()
@@ -65,12 +62,8 @@ def outputs(root: Path) -> dict[str, bytes]:
 
 
 def test_its_commands_run_and_a_killed_study_ends_with_the_same_bytes(
-    tmp_path: Path,
-    prefect_server: str,
-    forks: Forks,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    tmp_path, prefect_server, forks, monkeypatch, capsys
+):
     (tmp_path / "dice.py").write_text(DICE)
     page = Path(shutil.copy(DIGITS, tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -113,7 +106,7 @@ def test_its_commands_run_and_a_killed_study_ends_with_the_same_bytes(
     assert "Full is better than scratch." in shown
 
 
-def test_what_is_quoted_is_what_runs(tmp_path: Path) -> None:
+def test_what_is_quoted_is_what_runs(tmp_path):
     *of_digits, told = QUOTED
     assert len(of_digits) == 2 and all(part in DIGITS.read_text() for part in of_digits)
     lines = len(DIGITS.read_text().splitlines())
@@ -125,7 +118,7 @@ def test_what_is_quoted_is_what_runs(tmp_path: Path) -> None:
     assert "17.8% of the throws do." in (report.run.path / "report.html").read_text()
 
 
-def test_its_tables_are_those_of_the_code() -> None:
+def test_its_tables_are_those_of_the_code():
     from tasks.training.on_tensors import train  # takes torch, whose threads an attempt sets up before it is loaded
     from tasks.training.problem import Problem
 
@@ -149,11 +142,11 @@ def table(of: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", sorted({*re.findall(r"\br\.(\w+)", DOCUMENT)}))
-def test_what_it_names_is_public(name: str) -> None:
+def test_what_it_names_is_public(name):
     assert hasattr(ratchet, name)
 
 
-def test_nothing_but_its_own_files_is_read_or_edited(own: Path, tmp_path: Path) -> None:
+def test_nothing_but_its_own_files_is_read_or_edited(own, tmp_path):
     """A job's copy of the source has the page beside the rooms, with what it imports and nothing else of its folder."""
     (own.parent / "notes.py").write_text("1 / 0")
     copy = stage_source(tmp_path / "sources", own_files(load_page(str(own))))
@@ -161,7 +154,7 @@ def test_nothing_but_its_own_files_is_read_or_edited(own: Path, tmp_path: Path) 
     assert ours == {"letters.py", "letters_work.py"} and (copy / "flows" / "stage.py").exists()
 
 
-def test_packages_relative_imports_and_what_stages_import_belong_to_a_page(tmp_path: Path) -> None:
+def test_packages_relative_imports_and_what_stages_import_belong_to_a_page(tmp_path):
     """Seen: a package's relative imports were looked for in the page's folder, and its job found no module."""
     for name, text in {
         "own_page.py": "import json\nfrom own_room.study import Study\n",
@@ -183,9 +176,7 @@ def test_packages_relative_imports_and_what_stages_import_belong_to_a_page(tmp_p
     assert found == everything - {"unused.py"}
 
 
-def test_a_module_that_only_a_stage_imports_may_not_take_the_name_of_another(
-    own: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_module_that_only_a_stage_imports_may_not_take_the_name_of_another(own, capsys):
     """Seen: in a job, where the folder comes first, it took the place of Python's own."""
     work = own.with_name("letters_work.py")
     work.write_text(work.read_text() + "\nimport statistics\n")
@@ -194,9 +185,7 @@ def test_a_module_that_only_a_stage_imports_may_not_take_the_name_of_another(
     assert "statistics.py: the module name 'statistics' is taken by " in capsys.readouterr().err
 
 
-def test_a_stage_that_the_page_takes_from_another_module_is_checked_too(
-    own: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_that_the_page_takes_from_another_module_is_checked_too(own, capsys, monkeypatch):
     """The page's own module names no such stage: its walk does."""
     from flows import command
 
@@ -218,18 +207,14 @@ def test_a_stage_that_the_page_takes_from_another_module_is_checked_too(
     assert "letters_report.py:1: there is no module 'not_here'" in capsys.readouterr().err
 
 
-def test_a_deployment_without_a_profile_says_what_the_page_s_docstring_says(
-    own: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_deployment_without_a_profile_says_what_the_page_s_docstring_says(own, capsys):
     assert command.ratchet(["deployments", str(own)]) == 0
     made = yaml.safe_load(capsys.readouterr().out)["deployments"]
     (first, *_) = ast.get_docstring(ast.parse(own.read_text())).splitlines()  # type: ignore[union-attr]
     assert len(made) == 2 and all(one["description"].startswith(first) for one in made)
 
 
-def test_a_page_is_not_deployed_beside_a_file_that_would_shadow_a_module(
-    own: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_is_not_deployed_beside_a_file_that_would_shadow_a_module(own, capsys):
     """Its folder comes first where Prefect runs it: a `types.py` there that nobody imports breaks Python itself."""
     assert command.ratchet(["deployments", str(own)]) == 0
     file = own.with_name("types.py")
@@ -244,13 +229,13 @@ def test_a_page_is_not_deployed_beside_a_file_that_would_shadow_a_module(
     assert "the module name 'json' is taken by " in capsys.readouterr().err
 
 
-def test_an_import_that_may_fail_is_no_error(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_import_that_may_fail_is_no_error(own, capsys):
     optional = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import not_here\n"
     own.write_text(own.read_text() + optional + "try:\n    import nor_here\nexcept ImportError:\n    pass\n")
     assert command.ratchet(["run", str(own), "--dry-run"]) == 0, capsys.readouterr().err
 
 
-def test_a_job_reads_the_copy_of_the_page_that_it_was_given(own: Path, tmp_path: Path) -> None:
+def test_a_job_reads_the_copy_of_the_page_that_it_was_given(own, tmp_path):
     """Editing the page changes no queued job."""
     copy = stage_source(tmp_path / "sources", own_files(load_page(str(own))))
     code = (
@@ -293,9 +278,7 @@ def test_a_job_reads_the_copy_of_the_page_that_it_was_given(own: Path, tmp_path:
     ],
     ids=lambda value: value[1] if isinstance(value, tuple) else "",
 )  # fmt: skip
-def test_a_wrong_page_is_refused_with_file_and_line_before_anything_runs(
-    change: tuple[str, str], message: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_page_is_refused_with_file_and_line_before_anything_runs(change, message, own, tmp_path, capsys):
     text = own.read_text()
     assert text.count(change[0]) == 1
     own.write_text(text.replace(*change))
@@ -315,8 +298,8 @@ def test_a_wrong_page_is_refused_with_file_and_line_before_anything_runs(
     ids=["another name", "one too few", "no configuration"],
 )  # fmt: skip
 def test_a_function_that_does_not_take_what_the_page_gives_is_refused_before_anything_runs(
-    definition: str, message: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    definition, message, own, tmp_path, capsys
+):
     work, name = own.with_name("letters_work.py"), definition.partition("(")[0]
     work.write_text(re.sub(rf"{name}\(.*\)", definition, work.read_text()))
     assert command.ratchet(["run", str(own), "--root", str(tmp_path / "runs")]) == 2
@@ -326,7 +309,7 @@ def test_a_function_that_does_not_take_what_the_page_gives_is_refused_before_any
 
 
 @pytest.mark.parametrize("name", ["random.py", "storage.py", "numpy.py"])
-def test_a_page_whose_name_is_taken_is_refused(name: str, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_whose_name_is_taken_is_refused(name, own, capsys):
     own.rename(own.with_name(name))
     assert command.ratchet(["run", str(own.with_name(name)), "--dry-run"]) == 2
     assert f"{name}: the module name {name.removesuffix('.py')!r} is taken by " in capsys.readouterr().err

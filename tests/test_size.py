@@ -3,8 +3,6 @@
 python -m tests.test_size     the ledger: floor, lines, limit, cap
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import sys
@@ -96,11 +94,11 @@ def ledger() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("floor", CAPS)
-def test_a_floor_keeps_to_its_lines(floor: str) -> None:
+def test_a_floor_keeps_to_its_lines(floor):
     assert ledger()[floor] <= ABOVE.get(floor, CAPS[floor])
 
 
-def test_every_file_is_on_one_floor_and_a_floor_below_its_cap_has_no_other_limit() -> None:
+def test_every_file_is_on_one_floor_and_a_floor_below_its_cap_has_no_other_limit():
     counted = sum(ledger()[floor] for floor in CAPS if floor not in ("all", "tests"))
     prose = sum(file.read_text().count("\n") for file in REPOSITORY.glob("tasks/*/*.md"))
     assert counted == ledger()["all"] == lines(*PRODUCT) + prose

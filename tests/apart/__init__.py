@@ -4,8 +4,6 @@ The run has a home of its own, and each Python process of it, by sitecustomize.p
 or change what lies in these places; what was refused is noted, since it may be a program that goes on without.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

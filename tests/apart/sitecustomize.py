@@ -1,7 +1,5 @@
 """Python imports this file as it starts, in each process of a test run: tests/apart/__init__.py says what for."""
 
-from __future__ import annotations
-
 import os
 import sys
 

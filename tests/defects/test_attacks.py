@@ -1,7 +1,5 @@
 """D9, D12, D14, D16 to D18: attacks that scored their own tokens, cut their own trigger, or were not what was run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """D28 to D32 and settings that did nothing, disagreed, or were replaced in silence."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The dead feed-forward, and a start that was missing."""
 
-from __future__ import annotations
-
 import copy
 import shutil
 

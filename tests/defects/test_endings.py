@@ -1,10 +1,5 @@
 """D10, D11, D25: what was reused for another model, and seeds that were one."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from storage.errors import CheckFailed
@@ -17,9 +12,7 @@ from tests.tasks.tiny import finished_study, handles_of, tiny_study
     ("group", "key", "value", "shared"),
     [("constraint", "variant", "mlp_in", {"setup", "base"}), ("model", "layers", 1, {"setup"})],
 )
-def test_d10_d11_d25_one_place_for_two_variants_or_sizes_of_a_model(
-    tmp_path: Path, group: str, key: str, value: Any, shared: set[str]
-) -> None:
+def test_d10_d11_d25_one_place_for_two_variants_or_sizes_of_a_model(tmp_path, group, key, value, shared):
     """A 2.8b run exited 0 as "already complete" since the 1.4b run had finished; t5-small and t5-base had one flag."""
     study = tiny_study(tmp_path)
     other = study.model_copy(update={group: getattr(study, group).model_copy(update={key: value})})

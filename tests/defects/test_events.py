@@ -1,7 +1,5 @@
 """Events of files: what was refused or taken wrongly, through icecube-pulses and what reads after it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -45,7 +43,7 @@ def as_float(kind: pa.DataType, **places: tuple[int, float]) -> Callable[[pa.Tab
     return change
 
 
-def test_a_float32_angle_that_is_pi_was_refused_as_degrees(tmp_path: Path, folder: Path):
+def test_a_float32_angle_that_is_pi_was_refused_as_degrees(tmp_path, folder):
     edit(folder / META, as_float(pa.float32(), zenith=(3, np.float32(np.pi)), azimuth=(7, np.float32(2 * np.pi))))
     handles = pulses_of(tmp_path, folder)
     assert handles["icecube-pulses"].finished and handles["icecube-look"].finished
@@ -61,7 +59,7 @@ def test_a_float32_angle_that_is_pi_was_refused_as_degrees(tmp_path: Path, folde
         (pa.float32(), -1e-7),
     ],
 )
-def test_the_next_number_beyond_the_limit_is_refused_in_either_precision(folder: Path, kind: pa.DataType, value: float):
+def test_the_next_number_beyond_the_limit_is_refused_in_either_precision(folder, kind, value):
     edit(folder / META, as_float(kind, zenith=(3, value)))
     with pytest.raises(BadInput, match="event 3 has a zenith that is not from 0 to pi"):
         require_sound(pulse_table(folder, 1), read_meta(folder, [1]), 5160, batch_file(folder, 1))
@@ -94,9 +92,7 @@ FAULTS: list[tuple[str, Callable[[pa.Table], pa.Table], str, list[int]]] = [
 @pytest.mark.parametrize(
     ("name", "change", "said", "ids"), FAULTS, ids=[f"{one[2]}-{n}" for n, one in enumerate(FAULTS)]
 )
-def test_one_odd_event_is_told_and_can_be_left_out(
-    folder: Path, name: str, change: Callable[[pa.Table], pa.Table], said: str, ids: list[int]
-):
+def test_one_odd_event_is_told_and_can_be_left_out(folder, name, change, said, ids):
     edit(folder / META if name == META else batch_file(folder, 1), change)
     given = (pulse_table(folder, 1), read_meta(folder, [1]), 5160, batch_file(folder, 1))
     with pytest.raises(BadInput, match=r"batch_1\.parquet"):
@@ -108,7 +104,7 @@ def test_one_odd_event_is_told_and_can_be_left_out(
         assert set(files.pulses_of(place).event_id) == {files.event_ids[place]}
 
 
-def test_one_odd_event_was_the_end_of_all_the_others(tmp_path: Path, folder: Path):
+def test_one_odd_event_was_the_end_of_all_the_others(tmp_path, folder):
     edit(folder / META, with_value("zenith", 5, 90.0))
     edit(folder / META, with_value("event_id", 45, 7))
     edit(batch_file(folder, 2), with_value("charge", 0, -1.0))
@@ -131,14 +127,14 @@ def test_one_odd_event_was_the_end_of_all_the_others(tmp_path: Path, folder: Pat
     assert data.validation.event_ids.tolist() == [40, 41, 42, 43, 44, 46, 47, 48, 49]
 
 
-def test_a_file_of_which_no_event_is_sound_is_refused_all_the_same(tmp_path: Path, folder: Path):
+def test_a_file_of_which_no_event_is_sound_is_refused_all_the_same(tmp_path, folder):
     edit(batch_file(folder, 2), lambda table: table.slice(0, 0))
     pulses = pulses_of(tmp_path, folder, "skip_bad_events: true")["icecube-pulses"]
     assert pulses.outcome and "none of its 20 events is sound: has other pulses" in pulses.outcome.text
 
 
 @pytest.mark.parametrize("name", [GEOMETRY, META, "train/batch_1.parquet"])
-def test_no_event_file_is_read_but_under_the_sha256_that_icecube_pulses_found(tmp_path: Path, folder: Path, name: str):
+def test_no_event_file_is_read_but_under_the_sha256_that_icecube_pulses_found(tmp_path, folder, name):
     """Changed so that path, size and times stay: only who hashes what is opened can see it."""
     file = folder / name
     digests = {file.name: durable.sha256_file(file)}
@@ -152,7 +148,7 @@ def test_no_event_file_is_read_but_under_the_sha256_that_icecube_pulses_found(tm
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_a_geometry_with_a_byte_order_mark(folder: Path, encoding: str):
+def test_a_geometry_with_a_byte_order_mark(folder, encoding):
     plain = read_geometry(folder)
     (folder / GEOMETRY).write_bytes((folder / GEOMETRY).read_bytes().decode().encode(encoding))
     assert np.array_equal(read_geometry(folder), plain)
@@ -168,14 +164,14 @@ def test_a_geometry_with_a_byte_order_mark(folder: Path, encoding: str):
         (b"\n2,", b"\n2\xe9,", r"is no sensor geometry .*line 4, byte \d+ of the file \(0xe9\) is no UTF-8"),
     ],
 )
-def test_a_bad_line_of_the_geometry_is_told_by_its_number(folder: Path, old: bytes, new: bytes, said: str):
+def test_a_bad_line_of_the_geometry_is_told_by_its_number(folder, old, new, said):
     content = (folder / GEOMETRY).read_bytes().replace(b"\r\n", b"\n")
     (folder / GEOMETRY).write_bytes(content.replace(old, new))
     with pytest.raises(BadInput, match=said):
         read_geometry(folder)
 
 
-def test_a_folder_whose_name_says_a_value_of_a_column(tmp_path: Path, folder: Path):
+def test_a_folder_whose_name_says_a_value_of_a_column(tmp_path, folder):
     """pyarrow takes folders such as event_id=5 for a column, and [12] or * are patterns to others."""
     odd = folder.rename(tmp_path / "event_id=5 [12]*")
     assert EventFiles(odd, [1], 1).event_ids.tolist() == list(range(20))

@@ -1,7 +1,5 @@
 """A model folder whose code ran when a person, or `yes y |`, answered transformers' question with y."""
 
-from __future__ import annotations
-
 import ast
 import io
 import json

@@ -1,7 +1,5 @@
 """A study that was killed stayed Running in Prefect for ever, also after its next start had finished."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -21,7 +19,6 @@ from prefect.states import Completed, Running
 from deployments.prefect.flow_run import FOLDER, LABEL, end_killed
 from flows import command
 from storage import durable, locks
-from tests.forks import Forks
 
 STUDY = """
 import time
@@ -60,9 +57,7 @@ def client(prefect_server: str) -> Iterator[SyncPrefectClient]:
         yield client
 
 
-def test_a_killed_study_is_crashed_when_the_next_start_comes_and_one_that_lives_is_left_alone(
-    client: SyncPrefectClient, tmp_path: Path, forks: Forks
-) -> None:
+def test_a_killed_study_is_crashed_when_the_next_start_comes_and_one_that_lives_is_left_alone(client, tmp_path, forks):
     (tmp_path / "killed_study.py").write_text(STUDY)
     name = f"killed-{os.getpid()}"
     arguments = ["run", str(tmp_path / "killed_study.py"), "--root", str(tmp_path / "runs"), "--set", f"name={name}"]
@@ -89,7 +84,7 @@ def test_a_killed_study_is_crashed_when_the_next_start_comes_and_one_that_lives_
     assert sorted(_states(client, name)) == ["Completed", "Crashed"]
 
 
-def test_after_a_power_cut_the_heartbeat_decides(client: SyncPrefectClient, tmp_path: Path) -> None:
+def test_after_a_power_cut_the_heartbeat_decides(client, tmp_path):
     """The machine was started again: nobody can ask the process any more, and another host's may have its number."""
     run, folder = _running(client, tmp_path)
     identity = {**locks.process_identity(), "boot_id": "before the power cut"}
@@ -101,9 +96,7 @@ def test_after_a_power_cut_the_heartbeat_decides(client: SyncPrefectClient, tmp_
     assert _state(client, run) == "Crashed" and not folder.exists()
 
 
-def test_a_run_that_is_ended_while_its_lock_is_watched_keeps_that_end(
-    client: SyncPrefectClient, tmp_path: Path
-) -> None:
+def test_a_run_that_is_ended_while_its_lock_is_watched_keeps_that_end(client, tmp_path):
     run, folder = _running(client, tmp_path)
     durable.write_json(folder / "1.json", {"boot_id": "another host's"})
     ends = threading.Timer(0.1, client.set_flow_run_state, (run.id, Completed()), {"force": True})
@@ -114,7 +107,7 @@ def test_a_run_that_is_ended_while_its_lock_is_watched_keeps_that_end(
 
 
 @pytest.mark.parametrize("change", ["gone", "started again", "no folder there", "no study of ours", "held"])
-def test_what_nobody_can_say_is_dead_stays_as_it_is(client: SyncPrefectClient, tmp_path: Path, change: str) -> None:
+def test_what_nobody_can_say_is_dead_stays_as_it_is(client, tmp_path, change):
     run, folder = _running(client, tmp_path)
     gone = {**locks.process_identity(), "process_start": "of a process before"}
     durable.write_json(folder / "1.json", locks.process_identity() if change == "held" else gone)

@@ -1,7 +1,5 @@
 """Numerics belong to a stage: what none of its bytes depend on does not keep it from going on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from flows.robustness import BASE_MODEL, SETUP
@@ -20,7 +18,7 @@ def base_of(root: Path, study: Study, **changed: object) -> str:
     return base.outcome.end_state
 
 
-def test_another_attack_batch_does_not_keep_a_bounded_base_from_going_on(tmp_path: Path) -> None:
+def test_another_attack_batch_does_not_keep_a_bounded_base_from_going_on(tmp_path):
     """Seen: `base` was refused for "other numerics", whose attack_batch_examples it never reads."""
     study = tiny_study(tmp_path)
     assert base_of(tmp_path, study, max_steps_per_run=1) == "out_of_time"

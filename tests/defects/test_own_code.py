@@ -1,7 +1,5 @@
 """A person's own code: an exception without file and line, and an edit after which old numbers were shown as new."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -208,8 +206,8 @@ ASCII = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     ids=["a byte-order mark", "a coding cookie", "an ASCII locale", "neither"],
 )
 def test_a_study_file_is_read_as_python_reads_it_and_what_it_says_ends_nothing(
-    beginning: str, encoding: str, more: dict[str, str] | None, tmp_path: Path, prefect_server: str
-) -> None:
+    beginning, encoding, more, tmp_path, prefect_server
+):
     """Seen: SyntaxError for U+FEFF, "codec can't decode byte 0xe9", and a stage that died of its own print."""
     (tmp_path / "spoken.py").write_bytes((beginning + SPOKEN).encode(encoding))
     environment = os.environ | {"PREFECT_API_URL": prefect_server, "PYTHONPATH": str(REPOSITORY)} | (more or {})

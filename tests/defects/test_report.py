@@ -1,7 +1,5 @@
 """D12, D13, D15, D19, D24, D26, D29: numbers that were not what the report called them."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """D7, D8: times and counts of the last run alone, and what executes code."""
 
-from __future__ import annotations
-
 import re
 import tokenize
 from pathlib import Path
@@ -10,9 +8,7 @@ from storage import checkpoints as checkpoint_storage
 from storage import durable
 from tasks.training.budget import Budget
 from tasks.training.schedule import Schedule
-from tests.tasks.tiny import (
-    finished_study,
-)
+from tests.tasks.tiny import finished_study
 
 
 def test_d07_no_result_holds_what_a_clock_said_and_timing_is_outside_every_digest():

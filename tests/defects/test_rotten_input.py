@@ -1,7 +1,5 @@
 """A stage does not begin on an input that rotted on its disk, and the stage that made it is made again."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -58,9 +56,7 @@ def ratchet(
     return run
 
 
-def test_a_stage_refuses_an_input_that_rotted_and_the_same_command_makes_it_again(
-    tmp_path: Path, ratchet: Callable[..., tuple[int, str]]
-) -> None:
+def test_a_stage_refuses_an_input_that_rotted_and_the_same_command_makes_it_again(tmp_path, ratchet):
     assert ratchet("run", "rots.py")[0] == 0
     (file,) = tmp_path.glob("runs/rots/*text*/*/text/a.txt")
     flip(file)
@@ -73,9 +69,7 @@ def test_a_stage_refuses_an_input_that_rotted_and_the_same_command_makes_it_agai
     assert code == 0 and "3 of 3 runs verified" in said, said
 
 
-def test_one_that_was_put_back_is_read_and_one_that_rotted_is_dispatched_again(
-    tmp_path: Path, ratchet: Callable[..., tuple[int, str]]
-) -> None:
+def test_one_that_was_put_back_is_read_and_one_that_rotted_is_dispatched_again(tmp_path, ratchet):
     """By what SLURM's dispatch asks: the generation, without which Prefect finds the flow run that finished."""
     assert ratchet("run", "rots.py")[0] == 0
     (file,) = tmp_path.glob("runs/rots/*text*/*/text/a.txt")
@@ -92,7 +86,7 @@ def test_one_that_was_put_back_is_read_and_one_that_rotted_is_dispatched_again(
     assert generations.raised_for_dispatch(made.run, {}) == 1 and not made.run.marker_file.exists()
 
 
-def test_only_the_bytes_tell(tmp_path: Path, ratchet: Callable[..., tuple[int, str]]) -> None:
+def test_only_the_bytes_tell(tmp_path, ratchet):
     """As before: what is only listed is not read, so that a list stays quick."""
     assert ratchet("run", "rots.py")[0] == 0
     (file,) = tmp_path.glob("runs/rots/*text*/*/text/a.txt")

@@ -1,7 +1,5 @@
 """D12, D13: on which tokens models are scored, and by which their losses are weighted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

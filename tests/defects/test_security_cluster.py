@@ -1,11 +1,8 @@
 """What a profile from elsewhere, and other people of a login node, could do on a cluster."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -29,9 +26,7 @@ from tests.deployments.toy import ToyConfig
     ],
 )
 @pytest.mark.parametrize("group", ["all", "first"])
-def test_a_profile_brings_no_commands_secrets_or_options_of_sbatch(
-    asked: dict[str, Any], group: str, tmp_path: Path
-) -> None:
+def test_a_profile_brings_no_commands_secrets_or_options_of_sbatch(asked, group, tmp_path):
     """`setup_lines` of a profile that a person had from a page were `eval` in each job, as that person."""
     study = ToyConfig(ends="finished", execution=Execution(resources={group: asked | {"cpus": 2}}))
     told = rf"execution\.resources\.{group}\.{next(iter(asked))}: a study cannot set this.*site file"
@@ -43,9 +38,7 @@ def test_a_profile_brings_no_commands_secrets_or_options_of_sbatch(
         kept_resources(str(kept))
 
 
-def test_a_dry_run_refuses_the_commands_of_a_profile_without_any_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_refuses_the_commands_of_a_profile_without_any_server(tmp_path, monkeypatch, capsys):
     """It listed all stages as those that would run, and then spoke of the missing server alone."""
     (site := tmp_path / "site.yaml").write_text(f"root: {tmp_path / 'runs'}\n")
     monkeypatch.setenv(VARIABLE, str(site))
@@ -55,7 +48,7 @@ def test_a_dry_run_refuses_the_commands_of_a_profile_without_any_server(
     assert "execution.resources.all.setup_lines: a study cannot set this" in said.err and "toy-training" not in said.out
 
 
-def test_no_job_is_given_what_opens_the_prefect_server() -> None:
+def test_no_job_is_given_what_opens_the_prefect_server():
     with pytest.raises(ValueError, match="PREFECT_API_AUTH_STRING would let the job speak to the Prefect server"):
         Resources(pass_environment=["PREFECT_API_AUTH_STRING"])
     assert Resources(pass_environment=["HF_TOKEN"]).pass_environment == ["HF_TOKEN"]
@@ -63,8 +56,8 @@ def test_no_job_is_given_what_opens_the_prefect_server() -> None:
 
 @pytest.mark.parametrize(("permissions", "folders", "files"), [("private", 0o700, 0o600), ("group", 0o750, 0o640)])
 def test_private_text_and_logs_are_closed_to_others_where_a_study_asks_for_it(
-    permissions: str, folders: int, files: int, prefect_server: str, tmp_path: Path
-) -> None:
+    permissions, folders, files, prefect_server, tmp_path
+):
     """All of it stood open at the usual umask, and nothing said so."""
     asked = ["--set", f"execution.permissions={permissions}"]
     with temporary_settings({PREFECT_API_URL: prefect_server}):
@@ -77,7 +70,7 @@ def test_private_text_and_logs_are_closed_to_others_where_a_study_asks_for_it(
     assert stat.S_IMODE(attempt.stat().st_mode) == files
 
 
-def test_a_folder_that_was_open_is_closed_and_one_of_another_person_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_was_open_is_closed_and_one_of_another_person_is_refused(tmp_path):
     (tmp_path / "study").mkdir(mode=0o755)
     close_to_others("umask", tmp_path / "study")
     assert open_to_all(Path("/usr")) and stat.S_IMODE((tmp_path / "study").stat().st_mode) == 0o755
@@ -88,7 +81,7 @@ def test_a_folder_that_was_open_is_closed_and_one_of_another_person_is_refused(t
             close_to_others("private", Path("/usr"))
 
 
-def test_of_the_study_s_and_the_site_s_permissions_the_stricter_ones_hold() -> None:
+def test_of_the_study_s_and_the_site_s_permissions_the_stricter_ones_hold():
     """A profile from elsewhere opens nothing that the site file closes."""
     assert strictest("umask", "private") == strictest("private", "group") == "private"
     assert strictest("umask", "group") == "group" and strictest("umask", "umask") == "umask"

@@ -4,8 +4,6 @@ A person names a study on the command line to have its code run; whoever has the
 written.
 """
 
-from __future__ import annotations
-
 import asyncio
 import grp
 import logging
@@ -17,7 +15,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
@@ -72,9 +69,7 @@ def a_run(root: Path, page: Path) -> RunDirectory:
 # --------------------------------------------------------------------------------- commands that read run directories
 
 
-def test_show_does_not_run_the_page_that_a_run_directory_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_does_not_run_the_page_that_a_run_directory_names(tmp_path, capsys):
     page = evil(tmp_path / "theirs")
     run = a_run(tmp_path / "runs", page)
     assert command.ratchet(["show", str(run.path)]) == 0
@@ -89,9 +84,7 @@ def test_show_does_not_run_the_page_that_a_run_directory_names(
     ("named", "over"),
     [({"source": "files", "paths": ["/"]}, {}), ({}, {"seed": list(range(2000)), "text.context_length": [8, 16]})],
 )
-def test_show_reads_no_files_that_a_run_directory_names_and_walks_no_million_cells(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], named: dict[str, Any], over: dict[str, Any]
-) -> None:
+def test_show_reads_no_files_that_a_run_directory_names_and_walks_no_million_cells(tmp_path, capsys, named, over):
     """It hashed all that the machine has, as whoever looked at the run."""
     run = a_run(tmp_path / "runs", evil(tmp_path / "theirs"))
     study = settings.read_study(load_page("robustness"), "smoke", [], None).model_dump(mode="json")
@@ -104,9 +97,7 @@ def test_show_reads_no_files_that_a_run_directory_names_and_walks_no_million_cel
 
 
 @pytest.mark.parametrize("place", ["theirs.evil", "evil", "storage.durable", ["flows.robustness"], "flows.command"])
-def test_show_imports_no_module_that_a_run_directory_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Any
-) -> None:
+def test_show_imports_no_module_that_a_run_directory_names(tmp_path, monkeypatch, capsys, place):
     folder = evil(tmp_path / "theirs").parent
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.syspath_prepend(str(folder))
@@ -119,7 +110,7 @@ def test_show_imports_no_module_that_a_run_directory_names(
 
 
 @pytest.mark.parametrize("name", ["replay", "audit"])
-def test_replay_and_audit_run_no_page_that_an_attempt_names(tmp_path: Path, name: str) -> None:
+def test_replay_and_audit_run_no_page_that_an_attempt_names(tmp_path, name):
     page = evil(tmp_path / "theirs")
     run = a_run(tmp_path / "runs", page)
     assert command.ratchet([name, str(run.path)]) == 2
@@ -151,9 +142,7 @@ def foreign(folder: Path, **named: str) -> Path:
         {"work": "tasks:os"},
     ],
 )
-def test_the_training_command_imports_no_code_that_a_run_directory_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], named: dict[str, str]
-) -> None:
+def test_the_training_command_imports_no_code_that_a_run_directory_names(tmp_path, monkeypatch, capsys, named):
     path = foreign(tmp_path, **named)
     monkeypatch.setattr(sys, "path", [*sys.path, str(path)])
     assert training(["--run-dir", str(path)]) == 2
@@ -168,9 +157,7 @@ def test_the_training_command_imports_no_code_that_a_run_directory_names(
     ("words", "code"),
     [(["tasks.training", "--run-dir", "."], 2), (["storage", "verify", "."], 2), (["flows", "--version"], 0)],
 )
-def test_python_m_takes_no_module_of_the_present_folder_for_one_of_ours(
-    tmp_path: Path, words: list[str], code: int
-) -> None:
+def test_python_m_takes_no_module_of_the_present_folder_for_one_of_ours(tmp_path, words, code):
     """What has the command's own name is Python's to find: docs/security.md says so."""
     path = foreign(tmp_path, configuration_type="stranger:Config")
     if words[0] == "storage":
@@ -275,9 +262,7 @@ PLACES: dict[str, Callable[[Pool], Path]] = {
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("written", WRITTEN)
-def test_a_study_that_others_may_write_is_not_imported_and_stops_no_other(
-    tmp_path: Path, sources: Path, caplog: pytest.LogCaptureFixture, written: Callable[[Path], None], place: str
-) -> None:
+def test_a_study_that_others_may_write_is_not_imported_and_stops_no_other(tmp_path, sources, caplog, written, place):
     pool = Pool(tmp_path, sources)
     which = PLACES[place](pool)
     written(which)
@@ -288,7 +273,7 @@ def test_a_study_that_others_may_write_is_not_imported_and_stops_no_other(
     assert isinstance(left["mine"], BadInput) and not pool.ran.exists()
 
 
-def test_the_command_that_a_refusal_names_mends_it(tmp_path: Path, sources: Path) -> None:
+def test_the_command_that_a_refusal_names_mends_it(tmp_path, sources):
     pool = Pool(tmp_path, sources)
     by_a_group(pool.root)
     with pytest.raises(BadInput) as refused:
@@ -299,9 +284,7 @@ def test_the_command_that_a_refusal_names_mends_it(tmp_path: Path, sources: Path
     assert pool.read() == {pool.file, pool.other} and pool.ran.exists()
 
 
-def test_a_root_with_a_umask_of_002_is_one_s_own_where_the_group_is(
-    tmp_path: Path, own_copies: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_root_with_a_umask_of_002_is_one_s_own_where_the_group_is(tmp_path, own_copies, monkeypatch):
     me = ownership._user(os.geteuid())
     if not ownership._is_private(os.getegid(), me):
         pytest.skip("this user has no group of their own")
@@ -319,7 +302,7 @@ def test_a_root_with_a_umask_of_002_is_one_s_own_where_the_group_is(
         ownership._is_private.cache_clear()
 
 
-def test_a_group_that_the_site_names_shares_the_root_and_nobody_else(tmp_path: Path, sources: Path) -> None:
+def test_a_group_that_the_site_names_shares_the_root_and_nobody_else(tmp_path, sources):
     gid = a_shared_group()
     pool = Pool(tmp_path, sources, trust_group=grp.getgrgid(gid).gr_name)
     for place in (pool.root, pool.file.parent, pool.file, pool.page):
@@ -329,13 +312,13 @@ def test_a_group_that_the_site_names_shares_the_root_and_nobody_else(tmp_path: P
     assert pool.read() == {pool.other}
 
 
-def test_a_group_that_does_not_exist_is_no_group_to_trust(tmp_path: Path) -> None:
+def test_a_group_that_does_not_exist_is_no_group_to_trust(tmp_path):
     (file := tmp_path / "site.yaml").write_text(f"root: {tmp_path}\ntrust_group: no-such-group\n")
     with pytest.raises(BadInput, match=r"trust_group: .*there is no group 'no-such-group' here"):
         read_site(str(file))
 
 
-def test_a_folder_with_the_sticky_bit_and_links_of_one_s_own_may_lie_above(tmp_path: Path) -> None:
+def test_a_folder_with_the_sticky_bit_and_links_of_one_s_own_may_lie_above(tmp_path):
     shared, own = tmp_path / "tmp", tmp_path / "tmp" / "own"
     own.mkdir(parents=True)
     shared.chmod(0o1777)
@@ -354,9 +337,7 @@ def test_a_folder_with_the_sticky_bit_and_links_of_one_s_own_may_lie_above(tmp_p
             require_own([link / "file"])
 
 
-def test_a_start_says_that_others_may_write_the_root(
-    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_says_that_others_may_write_the_root(tmp_path, sources, monkeypatch):
     """And not `advance` ten minutes later, in a log."""
     pool = Pool(tmp_path, sources)
     by_all(pool.root)
@@ -365,7 +346,7 @@ def test_a_start_says_that_others_may_write_the_root(
     assert said.startswith(f"{pool.root} may be written by all")
 
 
-def test_no_worker_takes_resources_of_a_study_that_others_may_write(tmp_path: Path, sources: Path) -> None:
+def test_no_worker_takes_resources_of_a_study_that_others_may_write(tmp_path, sources):
     """`setup_lines` of it would stand in the next job's script."""
     pool = Pool(tmp_path, sources)
     assert kept_resources(str(pool.file)) == {}
@@ -374,9 +355,7 @@ def test_no_worker_takes_resources_of_a_study_that_others_may_write(tmp_path: Pa
         kept_resources(str(pool.file))
 
 
-def test_no_worker_starts_on_a_root_that_others_may_write(
-    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_worker_starts_on_a_root_that_others_may_write(tmp_path, sources, monkeypatch):
     """Scripts of its job arrays lie there."""
     pool = Pool(tmp_path, sources)
     by_a_group(pool.root)
@@ -414,9 +393,7 @@ def compiled(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", [edited, added, added_in_a_room, linked, compiled])
-def test_a_copy_that_is_not_what_was_staged_starts_no_job(
-    tmp_path: Path, own_copies: Path, changed: Callable[[Path], None]
-) -> None:
+def test_a_copy_that_is_not_what_was_staged_starts_no_job(tmp_path, own_copies, changed):
     pool = Pool(tmp_path, own_copies)
     (pool.copy / "flows" / "__pycache__").mkdir()
     (pool.copy / "flows" / "__pycache__" / "stage.pyc").write_bytes(b"as Python writes it")
@@ -426,7 +403,7 @@ def test_a_copy_that_is_not_what_was_staged_starts_no_job(
         SlurmStudy.kept(pool.file, pool.site, pool.root).kept_source()
 
 
-def test_a_copy_that_another_had_made_before_is_not_taken_for_ours(tmp_path: Path, sources: Path) -> None:
+def test_a_copy_that_another_had_made_before_is_not_taken_for_ours(tmp_path, sources):
     """Its name can be known beforehand."""
     pool = Pool(tmp_path, sources)
     slurm = SlurmStudy(load_page("tests.slurm.toy"), toy_study("new"), pool.site, tmp_path / "new")
@@ -435,7 +412,7 @@ def test_a_copy_that_another_had_made_before_is_not_taken_for_ours(tmp_path: Pat
         slurm.keep()
 
 
-def test_no_copy_is_taken_from_elsewhere(tmp_path: Path, own_copies: Path) -> None:
+def test_no_copy_is_taken_from_elsewhere(tmp_path, own_copies):
     pool = Pool(tmp_path, own_copies)
     shutil.copytree(pool.copy, tmp_path / KEPT / pool.copy.name)
     values = yaml.safe_load(pool.file.read_text())
@@ -455,7 +432,7 @@ print(main(words))
 """
 
 
-def test_a_job_runs_its_copy_alone_and_refuses_one_that_was_changed(tmp_path: Path, own_copies: Path) -> None:
+def test_a_job_runs_its_copy_alone_and_refuses_one_that_was_changed(tmp_path, own_copies):
     """As its script starts it: in the copy."""
     pool = Pool(tmp_path, own_copies)
     values = yaml.safe_load(pool.file.read_text())

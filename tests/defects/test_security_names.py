@@ -3,8 +3,6 @@
 One that is not in both lists fails, and so does a new place where one is used as it stands.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -199,15 +197,13 @@ TAKES_ANY = {"a folder of a run", "a script of --train-py", "study.json: page"}
 """They are a name like any other, and change nothing elsewhere."""
 
 
-def test_each_declared_field_is_fed() -> None:
+def test_each_declared_field_is_fed():
     assert sorted(FED) == sorted(field for fields in FIELDS.values() for field in fields) and len(FED) == 18
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("field", FED)
-def test_a_field_leads_nowhere_else_whatever_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: str
-) -> None:
+def test_a_field_leads_nowhere_else_whatever_it_says(tmp_path, monkeypatch, field, value):
     monkeypatch.setitem(sys.modules, "wandb", NoWandb)
     monkeypatch.chdir(tmp_path)
     run = runs.finished(tmp_path / "home/a/b/c/runs")
@@ -228,7 +224,7 @@ def test_a_field_leads_nowhere_else_whatever_it_says(
     assert not Path("/x").exists()
 
 
-def test_a_name_is_no_text_but_by_its_own_methods(tmp_path: Path) -> None:
+def test_a_name_is_no_text_but_by_its_own_methods(tmp_path):
     name = Name('a"*\n\u202e')
     with pytest.raises(TypeError):
         tmp_path / name  # type: ignore[operator]
@@ -275,7 +271,7 @@ def _used_as_they_stand(tree: ast.AST) -> list[str]:
     return found
 
 
-def test_no_name_of_data_is_a_path_a_pattern_or_an_attribute_as_it_stands() -> None:
+def test_no_name_of_data_is_a_path_a_pattern_or_an_attribute_as_it_stands():
     found = {
         f"{file.relative_to(REPOSITORY)}: {what}"
         for room in ROOMS

@@ -1,8 +1,5 @@
 """What strangers made: names in their files lead to nothing outside the run directory, and through no link."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,14 +76,14 @@ def lists(run: RunDirectory, name: str, file: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../b", "a/../b", "/etc/passwd", "//etc/passwd", "a\0b", None, 3, ["a"]]
 )
-def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: Any) -> None:
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").touch()
     with pytest.raises(BadInput, match=r"names no"):
         inside(tmp_path, name)
 
 
-def test_a_name_is_that_of_a_regular_file_or_of_a_folder_and_leads_through_no_link(tmp_path: Path) -> None:
+def test_a_name_is_that_of_a_regular_file_or_of_a_folder_and_leads_through_no_link(tmp_path):
     (tmp_path / "disk" / "root" / "a").mkdir(parents=True)
     (tmp_path / "runs").symlink_to("disk/root")  # a root on a scratch disk
     root = tmp_path / "runs"
@@ -129,9 +126,7 @@ def linked_folder(run: RunDirectory, home: Path) -> str:
 
 
 @pytest.mark.parametrize("forged", [outside, absolute, linked_file, linked_folder])
-def test_export_wrote_and_read_where_a_marker_said(
-    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str], forged: Callable[[RunDirectory, Path], str]
-) -> None:
+def test_export_wrote_and_read_where_a_marker_said(run, home, capsys, forged):
     name = forged(run, home)
     code, said = ratchet(capsys, "verify", run.root)
     assert code == 1 and "REFUSED" in said and name in said
@@ -142,7 +137,7 @@ def test_export_wrote_and_read_where_a_marker_said(
 
 
 @pytest.mark.parametrize("name", ["timing.jsonl", "attempts/0001.log", "attempts"])
-def test_export_followed_links(run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_export_followed_links(run, home, capsys, name):
     if "/" in name:
         run.attempts.mkdir()
     (run.path / name).symlink_to(home / ("secret" if "." in name else "attempts"))
@@ -152,9 +147,7 @@ def test_export_followed_links(run: RunDirectory, home: Path, capsys: pytest.Cap
     assert code == 1 and f"{run.path / name}, which is a symbolic link" in said and not (home / "results").exists()
 
 
-def test_export_took_files_that_no_marker_lists(
-    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_export_took_files_that_no_marker_lists(run, home, capsys):
     for name in ("notes.txt", "more.json", "page.html"):
         (run.path / name).symlink_to(home / "secret")
     (run.path / "mine.md").write_text("a person's own")
@@ -166,9 +159,7 @@ def test_export_took_files_that_no_marker_lists(
 
 
 @pytest.mark.parametrize("linked", ["study", "study/train"])
-def test_export_and_prune_followed_a_linked_study(
-    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str], linked: str
-) -> None:
+def test_export_and_prune_followed_a_linked_study(run, home, capsys, linked):
     """And they, and all others, do follow a linked root, as on scratch disks."""
     run.checkpoints.mkdir()
     (run.checkpoints / "model.safetensors").write_bytes(bytes(1000))
@@ -188,9 +179,7 @@ def test_export_and_prune_followed_a_linked_study(
     assert ratchet(capsys, "prune", home / "scratch", "--yes")[0] == 0 and not run.checkpoints.exists()
 
 
-def test_prune_followed_a_linked_folder_of_checkpoints(
-    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prune_followed_a_linked_folder_of_checkpoints(run, home, capsys):
     (home / "checkpoints").mkdir()
     (home / "checkpoints" / "mine").touch()
     run.checkpoints.symlink_to(home / "checkpoints")
@@ -202,9 +191,7 @@ def test_prune_followed_a_linked_folder_of_checkpoints(
     assert not (run.path / "records").exists()
 
 
-def test_an_export_s_manifest_named_files_elsewhere(
-    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_export_s_manifest_named_files_elsewhere(run, home, capsys):
     copy, place = home / "results", run.path.relative_to(run.root).as_posix()
     assert ratchet(capsys, "export", run.root, copy)[0] == 0
     (copy / place / "linked.md").symlink_to(home / "secret")
@@ -218,9 +205,7 @@ def test_an_export_s_manifest_named_files_elsewhere(
     assert ratchet(capsys, "verify", copy)[0] == 1
 
 
-def test_the_site_s_folder_for_results_got_what_a_marker_said(
-    tmp_path: Path, home: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_site_s_folder_for_results_got_what_a_marker_said(tmp_path, home, caplog):
     last = Walk(tmp_path / "runs", "toy")(TOY, ToyConfig(ends="finished"))
     attempt(last.stage, last.config, last.run, {})
     last.check_marker()
@@ -233,7 +218,7 @@ def test_the_site_s_folder_for_results_got_what_a_marker_said(
     assert not list((tmp_path / "results").iterdir())
 
 
-def test_a_marker_was_written_for_a_link(run: RunDirectory, home: Path) -> None:
+def test_a_marker_was_written_for_a_link(run, home):
     (run.path / "model" / "more").symlink_to(home / "secret")
     (run.path / "table.md").symlink_to(home / "secret")
     before = run.marker_file.read_bytes()
@@ -247,7 +232,7 @@ def test_a_marker_was_written_for_a_link(run: RunDirectory, home: Path) -> None:
     assert "model/more was added after the stage finished" in markers.check_outputs(run).reason
 
 
-def test_a_linked_marker_was_believed(run: RunDirectory, tmp_path: Path) -> None:
+def test_a_linked_marker_was_believed(run, tmp_path):
     run.marker_file.rename(tmp_path / "COMPLETE.json")
     run.marker_file.symlink_to(tmp_path / "COMPLETE.json")
     assert "symbolic link" in markers.check_outputs(run).reason
@@ -267,9 +252,7 @@ def test_a_linked_marker_was_believed(run: RunDirectory, tmp_path: Path) -> None
         ["setup"],
     ],
 )
-def test_stage_inputs_led_out_of_the_root(
-    run: RunDirectory, capsys: pytest.CaptureFixture[str], tmp_path: Path, reads: Any
-) -> None:
+def test_stage_inputs_led_out_of_the_root(run, capsys, tmp_path, reads):
     other = runs.finished(run.root, "base")
     durable.write_json(run.stage_file, durable.read_json(run.stage_file) | {"inputs": reads})
     lists(run, "stage.json", run.stage_file)
@@ -293,7 +276,7 @@ def shows(run: RunDirectory, **result: Any) -> None:
     lists(run, "result.json", run.result_file)
 
 
-def test_a_result_published_any_file(run: RunDirectory, home: Path, prefect_server: str) -> None:
+def test_a_result_published_any_file(run, home, prefect_server):
     (run.path / "linked.md").symlink_to(home / "secret")
     (run.path / "unlisted.md").write_text(SECRET)
     (run.path / "table.md").write_text("the table")
@@ -314,9 +297,7 @@ def test_a_result_published_any_file(run: RunDirectory, home: Path, prefect_serv
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../../../.bashrc", "linked.md", 3])
-def test_a_result_led_readers_elsewhere(
-    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str], name: Any
-) -> None:
+def test_a_result_led_readers_elsewhere(run, home, capsys, name):
     (run.path / "linked.md").symlink_to(home / "secret")
     runs.finished(run.root, "base")
     shows(run, report=name)
@@ -328,7 +309,7 @@ def test_a_result_led_readers_elsewhere(
     assert ratchet(capsys, "index", run.root)[0] == 0 and 'passwd"' not in (run.root / "index.html").read_text()
 
 
-def test_show_printed_a_linked_log(run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_printed_a_linked_log(run, home, capsys):
     run.marker_file.unlink()
     run.attempts.mkdir()
     durable.write_json(run.attempts / "0001.json", {"attempt": 1, "end_state": "crashed"})
@@ -341,7 +322,7 @@ def test_show_printed_a_linked_log(run: RunDirectory, home: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "attempts/0001.log", "checkpoints", "model/weights"])
-def test_an_attempt_wrote_through_links(tmp_path: Path, home: Path, name: str) -> None:
+def test_an_attempt_wrote_through_links(tmp_path, home, name):
     """Rows and logs are appended: to whatever a stranger linked there."""
     handle = Walk(tmp_path / "runs", "toy")(TOY, ToyConfig(ends="finished"))
     (handle.run.path / name).parent.mkdir(parents=True)
@@ -354,9 +335,7 @@ def test_an_attempt_wrote_through_links(tmp_path: Path, home: Path, name: str) -
 
 
 @pytest.mark.parametrize("linked", ["toy", "toy/only"])
-def test_a_study_s_or_stage_s_folder_that_is_a_link_sent_all_that_ran_elsewhere(
-    tmp_path: Path, home: Path, linked: str
-) -> None:
+def test_a_study_s_or_stage_s_folder_that_is_a_link_sent_all_that_ran_elsewhere(tmp_path, home, linked):
     walk = Walk(tmp_path / "runs", "toy", Execution())
     handle = walk(TOY, ToyConfig(ends="finished"))
     (walk.root / linked).parent.mkdir(parents=True)
@@ -369,7 +348,7 @@ def test_a_study_s_or_stage_s_folder_that_is_a_link_sent_all_that_ran_elsewhere(
     assert sorted(file.name for file in home.iterdir()) == [".bashrc", "secret"]
 
 
-def test_a_fresh_start_moved_what_was_there_through_a_link(run: RunDirectory, home: Path) -> None:
+def test_a_fresh_start_moved_what_was_there_through_a_link(run, home):
     (run.path / "earlier").symlink_to(home)
     with pytest.raises(BadInput, match="symbolic link"):
         begin_anew(run)
@@ -377,9 +356,7 @@ def test_a_fresh_start_moved_what_was_there_through_a_link(run: RunDirectory, ho
 
 
 @pytest.mark.parametrize("linked", [".tensorboard", ".tensorboard/study"])
-def test_event_files_were_removed_and_written_through_a_link(
-    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str], linked: str
-) -> None:
+def test_event_files_were_removed_and_written_through_a_link(run, home, capsys, linked):
     there = (home if "/" in linked else home / run.study) / run.stage / run.path.name
     there.mkdir(parents=True)
     (there / "events.out.tfevents.1").touch()

@@ -1,7 +1,5 @@
 """What strangers made: one bad run directory stops no command over its root, and nothing in it acts on a terminal."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -175,7 +173,7 @@ def told(root: Path) -> dict[str, str]:
     return dict(zip(commands, answers(*commands.values()), strict=True))
 
 
-def test_one_bad_run_directory_stops_no_list_and_says_why_in_one_line(told: dict[str, str]) -> None:
+def test_one_bad_run_directory_stops_no_list_and_says_why_in_one_line(told):
     text = told["list"]
     honest = [line for line in text.splitlines() if "report.md" in line]
     assert {f"study-{number}" for number in range(len(BAD))} <= {Path(line.strip()).parts[-4] for line in honest}
@@ -185,14 +183,14 @@ def test_one_bad_run_directory_stops_no_list_and_says_why_in_one_line(told: dict
     assert text.count("this directory is not readable, because") >= 5 and text.endswith("exit code 0")
 
 
-def test_one_bad_run_directory_stops_no_page_of_a_root(told: dict[str, str], root: Path) -> None:
+def test_one_bad_run_directory_stops_no_page_of_a_root(told, root):
     assert told["index"].endswith("exit code 0") and told["index"].startswith(str(root / "index.html"))
     page = (root / "index.html").read_text()
     assert page.count("report.md") >= len(BAD) and 'href="/etc' not in page and 'passwd"' not in page
     assert "a pipe, a socket or a device" in told["a taken index"] and told["a taken index"].endswith("exit code 2")
 
 
-def test_one_bad_run_directory_stops_no_verify_and_is_pruned_and_exported_by_none(told: dict[str, str]) -> None:
+def test_one_bad_run_directory_stops_no_verify_and_is_pruned_and_exported_by_none(told):
     assert told["verify"].count("verified ") >= len(BAD) and told["verify"].endswith("exit code 1")
     assert told["verify"].count("REFUSED ") >= 6 and "would be freed" in told["prune"]
     assert "nothing was exported" in told["export"] and told["export"].endswith("exit code 1")
@@ -210,7 +208,7 @@ def _with_table(root: Path, size: int, listed: bool = True) -> Path:
     return run.path
 
 
-def test_what_has_no_end_is_not_read_to_its_end(told: dict[str, str]) -> None:
+def test_what_has_no_end_is_not_read_to_its_end(told):
     for name, said in {
         "compare a pipe": "a pipe, a socket or a device",
         "compare a device": "a pipe, a socket or a device",
@@ -222,7 +220,7 @@ def test_what_has_no_end_is_not_read_to_its_end(told: dict[str, str]) -> None:
         assert said in told[name] and told[name].endswith("exit code 2"), (name, told[name])
 
 
-def test_a_bad_run_directory_that_is_named_is_a_sentence(told: dict[str, str]) -> None:
+def test_a_bad_run_directory_that_is_named_is_a_sentence(told):
     assert "is no run directory" in told["show a pipe"] and told["show a pipe"].endswith("exit code 2")
     for name in ("compare", "show"):
         assert len(told[name]) < 5_000, told[name]
@@ -263,7 +261,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return answers(*of_runs, *others, FORCE_COLOR="1", COLUMNS="200")
 
 
-def test_no_text_of_a_file_reaches_a_terminal_as_a_control_code(printed: list[str]) -> None:
+def test_no_text_of_a_file_reaches_a_terminal_as_a_control_code(printed):
     ours = re.compile(r"\x1b\[[0-9;]*m")  # colours that we set ourselves
     for answer in printed:
         assert not any(map(is_hidden, ours.sub("", answer))), answer
@@ -279,7 +277,7 @@ HIDES = [
 PERSIAN, RAINBOW = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u0601\u0661", "\U0001f3f3\ufe0f\u200d\U0001f308"
 
 
-def test_what_cannot_be_seen_is_printed_as_its_number_in_a_terminal_and_on_a_page() -> None:
+def test_what_cannot_be_seen_is_printed_as_its_number_in_a_terminal_and_on_a_page():
     text = "a".join(map(chr, HIDES))
     assert all(is_hidden(chr(number)) for number in HIDES), "each by itself"
     assert visible(text).isascii() and visible(text).count("\\") == len(HIDES)
@@ -294,12 +292,12 @@ def test_what_cannot_be_seen_is_printed_as_its_number_in_a_terminal_and_on_a_pag
     assert page.count(r"a\u202ea") >= 20
 
 
-def test_a_line_end_in_a_text_begins_no_line_of_its_own(printed: list[str]) -> None:
+def test_a_line_end_in_a_text_begins_no_line_of_its_own(printed):
     for answer in printed[:4]:
         assert not re.search("^ {0,8}2026-01-01", answer, re.MULTILINE), answer  # a log's own stand further in
 
 
-def test_honest_text_is_printed_as_it_stands_and_no_markup_is_read_in_it(printed: list[str]) -> None:
+def test_honest_text_is_printed_as_it_stands_and_no_markup_is_read_in_it(printed):
     assert f"    {HONEST}\n" in printed[0]
     assert "[red]a" in printed[4] and "[red]b" in printed[4]
 
@@ -311,7 +309,7 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 
 
-def test_a_bad_study_file_ends_no_walk_over_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_study_file_ends_no_walk_over_the_others(tmp_path, caplog):
     """`advance` and the worker's walks: each study is told of in a line, and the next one is looked at."""
     folder = tmp_path / "study" / study_file.FOLDER
     folder.mkdir(parents=True)
@@ -329,7 +327,7 @@ def test_a_bad_study_file_ends_no_walk_over_the_others(tmp_path: Path, caplog: p
     assert len(told) == 12 and all(len(line) < 2_000 for line in told)
 
 
-def test_a_profile_of_a_stranger_ends_in_a_short_message(tmp_path: Path) -> None:
+def test_a_profile_of_a_stranger_ends_in_a_short_message(tmp_path):
     unknown = "".join(f"key{number}: {number}\n" for number in range(10_000))
     for name, text in {
         "deep": DEEP,
@@ -343,7 +341,7 @@ def test_a_profile_of_a_stranger_ends_in_a_short_message(tmp_path: Path) -> None
         assert len(str(found.value)) < 21_000, name
 
 
-def test_a_journal_of_other_kinds_of_values_is_not_understood_and_stops_no_poll(tmp_path: Path) -> None:
+def test_a_journal_of_other_kinds_of_values_is_not_understood_and_stops_no_poll(tmp_path):
     entry = {
         "number": 1,
         "name": "n",
@@ -367,7 +365,7 @@ LIVE = (
 )
 
 
-def test_no_text_of_a_file_is_a_link_an_image_or_html_on_a_page_of_prefect(prefect_server: str, tmp_path: Path) -> None:
+def test_no_text_of_a_file_is_a_link_an_image_or_html_on_a_page_of_prefect(prefect_server, tmp_path):
     run = finished(tmp_path, 0, headline=f"**a** {LIVE}", tables=["table.md"])
     rows = f"| **a** | b |\n|---|---|\n| {LIVE} | `x` |"
     (run.path / "table.md").write_text(f"a caption {LIVE}\n\n{rows}\n\n[r]: javascript:x\n[r]\n")
@@ -397,7 +395,7 @@ def test_no_text_of_a_file_is_a_link_an_image_or_html_on_a_page_of_prefect(prefe
         assert all(re.fullmatch(r"/ratchet-report/[0-9a-f]{64}/[\w/.%-]+", link) for link in links), "our own alone"
 
 
-def test_whether_a_cell_is_a_number_is_known_at_once() -> None:
+def test_whether_a_cell_is_a_number_is_known_at_once():
     began = time.process_time()
     for cell in ("1" * 20_000 + "x", "," * 20_000, "1," * 20_000 + "e", ("1" * 5_000 + ".") * 4):
         Table("", ["a"], [[cell]]).csv()
@@ -408,7 +406,7 @@ def test_whether_a_cell_is_a_number_is_known_at_once() -> None:
     assert [Table("", ["a"], [[cell]]).right for cell in others] == [[False]] * len(others)
 
 
-def test_a_run_whose_records_hold_anything_keeps_the_pool_from_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_whose_records_hold_anything_keeps_the_pool_from_no_other(caplog):
     bad = record("finished", began_at=[1]) | {"end_state": ["x"], "diagnosis": [1]}
     others = [Seen(run(), [submission()], record("finished")), Seen(run(), [submission()], record("finished"))]
     ended = {"7": job("COMPLETED")}

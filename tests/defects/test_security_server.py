@@ -4,8 +4,6 @@ It asked for no password, let every page of the web read and write, and answered
 there has the worker of `ratchet ui` run its steps.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -62,13 +60,13 @@ def asked(server: embedded.Server, path: str, password: bool = False, method: st
 
 
 @pytest.mark.parametrize("headers", [{}, {"Origin": EVIL}, {"Authorization": "Basic cmF0Y2hldDp4"}])
-def test_a_request_without_the_password_is_refused(server: embedded.Server, headers: dict[str, str]) -> None:
+def test_a_request_without_the_password_is_refused(server, headers):
     for method, path in [("POST", "/api/flow_runs/filter"), ("POST", "/api/deployments/"), ("GET", "/api/hello")]:
         assert asked(server, path, method=method, **headers).status_code == 401
     assert asked(server, "/api/flow_runs/filter", True, "POST").status_code == 200
 
 
-def test_a_page_of_another_origin_is_told_nothing_and_given_no_leave_to_write(server: embedded.Server) -> None:
+def test_a_page_of_another_origin_is_told_nothing_and_given_no_leave_to_write(server):
     asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
     for leave in (
         asked(server, "/api/hello", True, Origin=EVIL),
@@ -79,13 +77,13 @@ def test_a_page_of_another_origin_is_told_nothing_and_given_no_leave_to_write(se
 
 
 @pytest.mark.parametrize("path", ["/api/hello", "/api/health", "/enter", "/"])
-def test_a_name_of_the_web_that_was_made_to_mean_this_machine_is_refused(server: embedded.Server, path: str) -> None:
+def test_a_name_of_the_web_that_was_made_to_mean_this_machine_is_refused(server, path):
     assert asked(server, path, True, Host="evil.example").status_code == 400
     assert asked(server, path, True, Host="localhost:8080").status_code in (200, 404), "by a tunnel"
 
 
 @pytest.mark.parametrize("path", ["/", "/enter", "/api/hello", "/api/none", "/ratchet-report/0/x"])
-def test_no_page_is_shown_within_another_one(server: embedded.Server, path: str) -> None:
+def test_no_page_is_shown_within_another_one(server, path):
     """A page on another port of this machine is of the same site: it could have a person click in the signed-in UI."""
     headers = asked(server, path, True).headers
     assert headers["x-frame-options"] == "DENY" and "frame-ancestors 'none'" in headers["content-security-policy"]
@@ -100,13 +98,13 @@ SOCKETS = (
 )
 
 
-def test_every_websocket_of_prefect_stands_here() -> None:
+def test_every_websocket_of_prefect_stands_here():
     sources = Path(prefect.__file__).parent.glob("server/api/*.py")
     assert sum(file.read_text().count("@router.websocket(") for file in sources) == len(SOCKETS)
 
 
 @pytest.mark.parametrize("path", SOCKETS)
-def test_a_websocket_without_the_password_is_refused(server: embedded.Server, path: str) -> None:
+def test_a_websocket_without_the_password_is_refused(server, path):
     address = f"ws{server.address.removeprefix('http')}{path}"
 
     def answer(token: str | None, **options: object) -> dict[str, str]:
@@ -144,7 +142,7 @@ print(json.dumps([flow, stored, [file for file in files if has_password(file)]])
 """
 
 
-def test_another_user_stores_no_deployment_and_finds_no_password(server: embedded.Server) -> None:
+def test_another_user_stores_no_deployment_and_finds_no_password(server):
     """Where the tests are not root's it is this user, who may find the password and does not use it."""
     program = [sys.executable, "-I", "-c", AS_NOBODY + STORES, server.address]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
@@ -152,9 +150,7 @@ def test_another_user_stores_no_deployment_and_finds_no_password(server: embedde
     assert answers == [401, 401] and not (found and os.getuid() == 0)
 
 
-def test_the_password_stands_in_the_environment_of_the_server_and_nowhere_else(
-    server: embedded.Server, home: Path, tmp_path: Path
-) -> None:
+def test_the_password_stands_in_the_environment_of_the_server_and_nowhere_else(server, home, tmp_path):
     """A study that ran leaves it in no record, log, artifact or database."""
     (own := tmp_path / "small.py").write_text(SMALL)
     assert command.ratchet(["run", str(own), "--set", "words=7", "--root", str(tmp_path / "runs")]) == 0
@@ -175,7 +171,7 @@ LISTENS = "s = socket.create_server(('127.0.0.1', 0)); print(flush=True); s.acce
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root sees what another user has open")
-def test_a_server_of_another_user_is_not_taken_for_ours(home: Path, tmp_path: Path) -> None:
+def test_a_server_of_another_user_is_not_taken_for_ours(home, tmp_path):
     """The database can be read by all: root sent its studies to whoever had it open and listened."""
     program = [sys.executable, "-I", "-c", AS_NOBODY + LISTENS]
     with database_in(tmp_path), (tmp_path / "prefect.db").open("w+") as database:

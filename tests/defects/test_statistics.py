@@ -1,7 +1,5 @@
 """Numbers that looked surer than they were."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

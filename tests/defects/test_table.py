@@ -1,7 +1,5 @@
 """The table of README.md: every number, and tests that are there."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path
@@ -27,14 +25,14 @@ def names_in(file: Path) -> set[str]:
     return {node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
-def test_the_table_names_every_defect_and_only_tests_that_exist() -> None:
+def test_the_table_names_every_defect_and_only_tests_that_exist():
     assert list(rows()) == list(NUMBERS)
     assert [number for number, tests in rows().items() if not tests] == []
     missing = [(file.name, test) for tests in rows().values() for file, test in tests if test not in names_in(file)]
     assert missing == []
 
 
-def test_every_test_with_a_number_stands_in_the_row_of_its_number() -> None:
+def test_every_test_with_a_number_stands_in_the_row_of_its_number():
     numbered = {
         (int(number), test)
         for file in HERE.glob("test_*.py")

@@ -1,7 +1,5 @@
 """The silent fallbacks of the text: which documents are trained on, and which are measured."""
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import gzip

@@ -1,11 +1,8 @@
 """A training no better than its own trivial method ended as finished in a study of one's own, and nothing said so."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
-import pytest
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -63,8 +60,8 @@ SAID = "2 of 3 trainings are no better than uniform guess, which learns nothing:
 
 
 def test_trainings_that_learned_nothing_are_told_in_terminal_table_list_index_and_prefect(
-    tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, prefect_server, capsys
+):
     (tmp_path / "noise.py").write_text(PAGE)
     (tmp_path / "noise_work.py").write_text(WORK)
     root = str(tmp_path / "runs")
@@ -88,7 +85,7 @@ def _with_result(root: Path, number: int, result: object) -> RunDirectory:
     return run
 
 
-def test_only_what_the_training_ended_at_counts_and_lower_is_better_below_zero_too(tmp_path: Path) -> None:
+def test_only_what_the_training_ended_at_counts_and_lower_is_better_below_zero_too(tmp_path):
     accuracy = {"majority": -0.5}  # negated, so that lower is better
     early = {"validations": [compared(3.0, {"mean": 2.0})], **compared(1.0, {"mean": 2.0})}
     results = [early, {"one": {"deep": early}}, compared(-0.9, accuracy), {"no": "training"}, {"trivial": {}}]

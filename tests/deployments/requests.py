@@ -1,7 +1,5 @@
 """Counts what Prefect's client asks of a server."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager

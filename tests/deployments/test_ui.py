@@ -1,7 +1,5 @@
 """`ratchet ui`: a server with the UI, a pool, a worker and deployments; it ends as a whole."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -64,9 +62,7 @@ def _killed_run(server: Server, home: Path) -> str:
     return str(run.id)
 
 
-def test_the_ui_is_served_with_a_deployment_for_each_profile_and_ctrl_c_leaves_no_process(
-    own_prefect_home: Path, tmp_path: Path
-) -> None:
+def test_the_ui_is_served_with_a_deployment_for_each_profile_and_ctrl_c_leaves_no_process(own_prefect_home, tmp_path):
     """Also where the machine's folder for files of a while holds what another person's Prefect made there."""
     home = own_prefect_home
     (tmp_path / "runner_storage").write_text("nothing can be made below it")
@@ -105,9 +101,7 @@ def test_the_ui_is_served_with_a_deployment_for_each_profile_and_ctrl_c_leaves_n
         assert server_here() is None
 
 
-def test_a_worker_that_ends_by_itself_ends_the_command_with_where_its_log_is(
-    own_prefect_home: Path, tmp_path: Path
-) -> None:
+def test_a_worker_that_ends_by_itself_ends_the_command_with_where_its_log_is(own_prefect_home, tmp_path):
     """Without it nothing would ever run, and the page would say "Late" for ever. The study is one's own."""
     home, own = own_prefect_home, tmp_path / "small.py"
     own.write_text(SMALL)

@@ -1,7 +1,5 @@
 """A study of nothing: stages that end in every way, to see what each end becomes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

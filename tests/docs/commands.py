@@ -1,7 +1,5 @@
 """Whether a line that the docs show could be typed: each program's own parser is asked, and nothing is run."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re

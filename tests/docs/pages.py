@@ -1,7 +1,5 @@
 """What the README and the pages of docs/ hold: blocks, code in a line, links, headings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

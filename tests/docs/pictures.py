@@ -5,8 +5,6 @@ python -m tests.docs.pictures going-on    runs the README's study, kills it by S
                                           both terminals as they stood
 """
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

@@ -9,8 +9,6 @@ keeps a run under the study and profile that it is of. Then its lines can be quo
 writes the table of every kept run anew, after a change of what a report says.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

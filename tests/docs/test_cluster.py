@@ -1,7 +1,5 @@
 """What docs/cluster.md says of the server's password and database is what a real server does."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -15,7 +13,7 @@ import httpx
 import pytest
 
 from deployments.prefect import embedded
-from tests.conftest import REPOSITORY, Command
+from tests.conftest import REPOSITORY
 from tests.docs.pages import PAGES, blocks
 from tests.slurm.harness import PREFECT, Server
 from tests.slurm.postgres import AS_NOBODY, PROGRAMS
@@ -41,7 +39,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: value for name, value in re.findall(r"^(PREFECT_\w+|TMPDIR)=(.*)$", shown, re.MULTILINE)}
 
 
-def test_the_file_of_settings_holds_what_its_table_describes(settings: dict[str, str]) -> None:
+def test_the_file_of_settings_holds_what_its_table_describes(settings):
     table = PAGES["docs/cluster.md"].partition("| variable | whose | what |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(settings)
     assert settings["PREFECT_API_URL"] == f"http://127.0.0.1:{settings['PREFECT_SERVER_API_PORT']}/api"
@@ -72,9 +70,7 @@ def guarded(own_prefect_home: Path, settings: dict[str, str], monkeypatch: pytes
     assert not (own_prefect_home / "prefect.db").exists()
 
 
-def test_without_the_password_a_client_reads_and_starts_nothing(
-    guarded: Server, settings: dict[str, str], run_study: Command, tmp_path: Path
-) -> None:
+def test_without_the_password_a_client_reads_and_starts_nothing(guarded, settings, run_study, tmp_path):
     auth = tuple(settings["PREFECT_API_AUTH_STRING"].split(":"))
     for method, path in (("POST", "/deployments/filter"), ("POST", "/work_pools/filter"), ("GET", "/version")):
         without = httpx.request(method, guarded.address + path, json={} if method == "POST" else None, timeout=300)
@@ -98,7 +94,7 @@ def test_without_the_password_a_client_reads_and_starts_nothing(
 
 
 @pytest.mark.skipif(not PROGRAMS, reason="apt-get install postgresql gets the packages")
-def test_the_database_of_the_recipe_is_its_owner_s_alone() -> None:
+def test_the_database_of_the_recipe_is_its_owner_s_alone():
     """A folder of a known name was used as it was found, whoever had made it."""
     home = Path(tempfile.mkdtemp(prefix="r-"))  # not pytest's: sockets have short paths, and nobody must reach it
     as_root = os.geteuid() == 0
@@ -134,9 +130,7 @@ CHECKED = [
 
 
 @pytest.mark.parametrize(("unit", "check"), CHECKED)
-def test_a_unit_does_not_start_without_its_password_or_in_another_person_s_folder(
-    unit: str, check: str, tmp_path: Path
-) -> None:
+def test_a_unit_does_not_start_without_its_password_or_in_another_person_s_folder(unit, check, tmp_path):
     """Without the file of settings the server of the unit stood open to everybody on the login node."""
     assert "\nEnvironmentFile=%h/.config/ratchet.env\n" in (UNITS / f"{unit}.service").read_text(), (
         "with -, it may lack"
@@ -154,7 +148,7 @@ def test_a_unit_does_not_start_without_its_password_or_in_another_person_s_folde
         shutil.chown(tmp_path, 0)
 
 
-def test_the_list_of_hashes_is_of_the_versions_that_make_installs() -> None:
+def test_the_list_of_hashes_is_of_the_versions_that_make_installs():
     """All but torch, whose builds are many."""
     lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
     named = [line.partition("==") for line in lines if line[0] != "#"]

@@ -1,7 +1,5 @@
 """Every file, place, key, setting and variable that the README and docs/ name exists."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from pathlib import Path
@@ -29,7 +27,7 @@ GROUPS = {path.partition(".")[0] for path in KEYS}
 
 
 @pytest.mark.parametrize(("page", "link"), [(page, link) for page, text in PAGES.items() for link in links(text)])
-def test_every_link_leads_somewhere(page: str, link: str) -> None:
+def test_every_link_leads_somewhere(page, link):
     place, _, anchor = link.partition("#")
     file = (REPOSITORY / page).parent / place if place else REPOSITORY / page
     assert file.exists(), f"{page}: {link}"
@@ -45,11 +43,11 @@ def places() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "name"), places())
-def test_every_place_exists(page: str, name: str) -> None:
+def test_every_place_exists(page, name):
     assert name in MADE_BY_THE_READER or (REPOSITORY / name).exists(), page
 
 
-def test_the_table_of_pages_is_whole() -> None:
+def test_the_table_of_pages_is_whole():
     assert "docs/README.md" in links(PAGES["README.md"])
     linked = {(Path("docs") / link).as_posix().removeprefix("docs/../") for link in links(PAGES["docs/README.md"])}
     assert set(PAGES) <= linked | {"docs/README.md"}
@@ -63,12 +61,12 @@ def keys() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "key"), keys())
-def test_every_key_exists(page: str, key: str) -> None:
+def test_every_key_exists(page, key):
     assert any(fnmatch.fnmatch(path, key) or path.startswith(f"{key}.") for path in KEYS), f"{page}: {key}"
 
 
 @pytest.mark.parametrize(("page", "span"), [one for one in WRITTEN if one[1].startswith("{source: ")])
-def test_every_choice_of_a_group_has_the_keys_that_are_shown(page: str, span: str) -> None:
+def test_every_choice_of_a_group_has_the_keys_that_are_shown(page, span):
     given = yaml.safe_load(re.sub(r", \.\.\.}", "}", span))
     options = [option for group in (Text, LabelledText, Model) for option in get_args(get_args(group)[0])]
     fields = [
@@ -77,7 +75,7 @@ def test_every_choice_of_a_group_has_the_keys_that_are_shown(page: str, span: st
     assert any(given.keys() <= known for known in fields), page
 
 
-def test_every_arm_and_nothing_else_is_described() -> None:
+def test_every_arm_and_nothing_else_is_described():
     table = PAGES["docs/study-robustness.md"].partition("| arm (`arms:`) |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == set(ARMS)
 
@@ -89,7 +87,7 @@ def variables() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "name"), variables())
-def test_every_variable_of_the_environment_is_read_by_somebody(page: str, name: str) -> None:
+def test_every_variable_of_the_environment_is_read_by_somebody(page, name):
     if name.startswith("PREFECT_"):
         assert hasattr(prefect.settings, name), f"{page}: Prefect has no setting {name}"
     else:
@@ -97,7 +95,7 @@ def test_every_variable_of_the_environment_is_read_by_somebody(page: str, name: 
         assert any(f'"{name}"' in file.read_text() for room in rooms for file in room.rglob("*.py")), page
 
 
-def test_every_piece_of_a_site_file_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_piece_of_a_site_file_is_one(monkeypatch):
     monkeypatch.setenv("USER", "me")
     pieces = [yaml.safe_load(block.text) for block in blocks("yaml")]
     assert pieces
@@ -106,7 +104,7 @@ def test_every_piece_of_a_site_file_is_one(monkeypatch: pytest.MonkeyPatch) -> N
         overrides({"resources": piece.get("resources") or {}}, "")
 
 
-def test_the_citation_has_what_its_format_asks_for_and_this_version() -> None:
+def test_the_citation_has_what_its_format_asks_for_and_this_version():
     """CFF 1.2.0: four keys are required, and a version is that of the package."""
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
     assert citation.keys() >= {"cff-version", "message", "title", "authors"} and citation["cff-version"] == "1.2.0"

@@ -1,7 +1,5 @@
 """What the docs quote of a study's output is what the code makes of the quoted run today."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.docs import origins
@@ -24,13 +22,13 @@ def quotes(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_report_says_what_it_said(name: str) -> None:
+def test_a_report_says_what_it_said(name):
     """Whatever changes its words or its tables is seen here as a whole: `python -m tests.docs.quotes`, and git diff."""
     assert document_of(name).markdown() == (QUOTED / f"{name}.md").read_text()
 
 
 @pytest.mark.parametrize("study", sorted({name.partition("-")[0] for name in RUNS}))
-def test_every_quoted_line_of_a_study_is_what_the_code_prints_of_the_run(study: str) -> None:
+def test_every_quoted_line_of_a_study_is_what_the_code_prints_of_the_run(study):
     """Seen: docs/study-inversion.md quoted p .251 where the code printed .775 of the same run."""
     printed = {
         line for name in RUNS if name.startswith(f"{study}-") for line in document_of(name).markdown().splitlines()
@@ -39,5 +37,5 @@ def test_every_quoted_line_of_a_study_is_what_the_code_prints_of_the_run(study: 
     assert shown and not [line for line in shown if line not in printed]
 
 
-def test_the_list_of_what_audits_ask_is_that_of_the_studies() -> None:
+def test_the_list_of_what_audits_ask_is_that_of_the_studies():
     assert origins.with_listing(PAGES["docs/guarantees.md"]) == PAGES["docs/guarantees.md"]

@@ -1,7 +1,5 @@
 """docs/reading-results.md is executed as it stands, on a study that really ran."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -47,7 +45,7 @@ def final_results(smoke_root: Path) -> dict:
     return durable.read_json(next(smoke_root.glob("smoke/aggregate/*/final_results.json")))
 
 
-def test_the_numbers_that_it_computes_are_those_of_the_report(read: dict, smoke_root: Path) -> None:
+def test_the_numbers_that_it_computes_are_those_of_the_report(read, smoke_root):
     results = final_results(smoke_root)
     (difference,) = [
         one["difference_nats_per_token"]
@@ -59,7 +57,7 @@ def test_the_numbers_that_it_computes_are_those_of_the_report(read: dict, smoke_
     assert read["increase"] == pytest.approx(effect, abs=1e-12) and read["typed"] == effect
 
 
-def test_its_tables_name_the_keys_and_columns_that_there_are(read: dict, smoke_root: Path) -> None:
+def test_its_tables_name_the_keys_and_columns_that_there_are(read, smoke_root):
     text = PAGES["docs/reading-results.md"]
     keys, columns = (
         set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (.*?) \|", part.partition("\n\n")[0], re.MULTILINE))))
@@ -73,7 +71,7 @@ def test_its_tables_name_the_keys_and_columns_that_there_are(read: dict, smoke_r
     assert columns <= found
 
 
-def test_the_attacked_text_the_curve_and_the_model_are_those_of_the_study(read: dict, smoke_root: Path) -> None:
+def test_the_attacked_text_the_curve_and_the_model_are_those_of_the_study(read, smoke_root):
     assert 0 < read["flips"] <= read["changed"]
     arm = durable.read_json(next(smoke_root.glob("smoke/train-monotonic/*/result.json")))
     assert read["steps"] and max(read["steps"]) == arm["training"]["steps"]
@@ -86,7 +84,7 @@ def test_the_attacked_text_the_curve_and_the_model_are_those_of_the_study(read: 
     assert read["numerics"]["device"] == "cpu" and len(read["commit"]) == 40
 
 
-def test_every_piece_of_python_in_the_docs_is_executed_by_a_test() -> None:
+def test_every_piece_of_python_in_the_docs_is_executed_by_a_test():
     assert {block.page for block in blocks("python")} == {
         "README.md",
         "docs/going-on.md",

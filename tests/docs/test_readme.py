@@ -1,11 +1,7 @@
 """The README's study runs as it stands, and its pictures are those of real runs."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
-import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import command
@@ -16,9 +12,7 @@ README = PAGES["README.md"]
 (CODE,) = [block.text for block in blocks_of("README.md", README) if block.language == "python"]
 
 
-def test_its_study_runs(
-    tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_study_runs(tmp_path, prefect_server, monkeypatch, capsys):
     (tmp_path / "folds.py").write_text(CODE.replace("n_estimators=30", "n_estimators=1"))
     monkeypatch.chdir(tmp_path)
     with temporary_settings({PREFECT_API_URL: prefect_server}):
@@ -28,7 +22,7 @@ def test_its_study_runs(
     assert len([*tmp_path.glob("runs/folds/folds-scores/*/COMPLETE.json")]) == 2
 
 
-def test_the_figure_is_the_one_of_the_kept_study_and_its_verdict_too() -> None:
+def test_the_figure_is_the_one_of_the_kept_study_and_its_verdict_too():
     """After a change of what a report says: `python -m tests.docs.pictures answer`."""
     drawn, kept = pictures.answer(), (pictures.PICTURES / "answer.svg").read_text()
     texts = [re.findall(r'aria-label="[^"]*"|<text[^>]*>[^<]*', svg) for svg in (drawn, kept)]
@@ -36,11 +30,11 @@ def test_the_figure_is_the_one_of_the_kept_study_and_its_verdict_too() -> None:
     assert f"*{pictures.document_of('robustness-quick').verdict}*" in README
 
 
-def test_the_terminal_that_is_shown_is_of_this_study() -> None:
+def test_the_terminal_that_is_shown_is_of_this_study():
     shown = re.sub(r"<[^>]+>", "", (pictures.PICTURES / "going-on.svg").read_text()).replace("&#160;", " ")
     said = ["$ ratchet run folds.py", "Killed", "$ ratchet run folds.py", "folds are kept", "accuracy 0."]
     assert re.search(".*".join(map(re.escape, said)), shown, re.DOTALL)
 
 
-def test_it_is_short() -> None:
+def test_it_is_short():
     assert len(README.splitlines()) <= 90 and len(README.split()) <= 900

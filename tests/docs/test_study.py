@@ -1,9 +1,6 @@
 """What the README and docs/ show of the robustness study is what a study gives."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 from deployments.dag.page import load_page
 from deployments.dag.walk import Walk
@@ -27,7 +24,7 @@ def tables(text: str) -> list[list[str]]:
     return found
 
 
-def test_the_tables_have_the_rows_and_columns_of_a_run(smoke_root: Path) -> None:
+def test_the_tables_have_the_rows_and_columns_of_a_run(smoke_root):
     (file,) = smoke_root.glob("smoke/aggregate/*/table.md")
     # the quick study has more arms than the smoke study: its tables have the rows of these, and further ones; transfer
     # has further columns too
@@ -40,7 +37,7 @@ def test_the_tables_have_the_rows_and_columns_of_a_run(smoke_root: Path) -> None
         assert any(header == there and set(names) <= set(rows) for there, *names in made), header
 
 
-def test_the_picture_is_the_DAG_of_the_study() -> None:
+def test_the_picture_is_the_DAG_of_the_study():
     """Its arrows are those of the page, without those that follow from others."""
     (picture,) = (block.text for block in blocks("mermaid") if block.page == "docs/study-robustness.md")
     names = dict(re.findall(r'^ +(\w+)\["([\w-]+)<br>', picture, re.MULTILINE))
@@ -69,18 +66,18 @@ def _follows(arrow: tuple[str, str], arrows: set[tuple[str, str]]) -> bool:
     return arrow[1] in seen
 
 
-def test_the_exit_codes_are_those_of_the_command() -> None:
+def test_the_exit_codes_are_those_of_the_command():
     shown = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGES["docs/running.md"], re.MULTILINE)}
     assert shown == {state.exit_code for state in PRECEDENCE}
 
 
-def test_every_profile_is_described() -> None:
+def test_every_profile_is_described():
     table = PAGES["docs/running.md"].partition("| profile | what |")[2].partition("\n\n")[0]
     first = " ".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE))
     assert set(re.findall(r"`([^`]+)`", first)) == set(settings.profile_names(load_page("robustness")))
 
 
-def test_the_arms_profiles_and_stages_of_the_inversion_study_are_described() -> None:
+def test_the_arms_profiles_and_stages_of_the_inversion_study_are_described():
     text = PAGES["docs/study-inversion.md"]
     arms, profiles = (next(rows for rows in tables(text) if rows[0].startswith(head)) for head in ("arm", "profile"))
     study = settings.read_study(load_page("inversion"), "quick", [], None)
@@ -92,7 +89,7 @@ def test_the_arms_profiles_and_stages_of_the_inversion_study_are_described() -> 
     assert stages == list(dict.fromkeys(handle.stage.name for handle in walk.handles))
 
 
-def test_the_trials_of_the_direction_study_that_are_shown_are_those_of_its_quick_profile() -> None:
+def test_the_trials_of_the_direction_study_that_are_shown_are_those_of_its_quick_profile():
     text = PAGES["docs/study-icecube.md"]
     (table,) = [rows for rows in tables(text) if rows[0].startswith("trial")]
     study = settings.read_study(load_page("icecube"), "quick", [], None)

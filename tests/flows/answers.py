@@ -1,7 +1,5 @@
 """A study of milliseconds with all that a person looks for: a report, a table, numbers, a headline, a log."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """`advance`, the backstop: it reads each started study, and what one of them meets stops no other."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,13 +43,7 @@ READ: list[Path] = []
 @pytest.mark.parametrize(
     "error", [BadInput("bad"), OSError(5, "disk"), httpx.ConnectError("away"), ObjectNotFound("x")]
 )
-def test_one_study_that_cannot_be_read_stops_no_other(
-    tmp_path: Path,
-    answers: list[Exception],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    error: Exception,
-) -> None:
+def test_one_study_that_cannot_be_read_stops_no_other(tmp_path, answers, monkeypatch, caplog, error):
     files = {kept_study(tmp_path, toy_study(name)).file for name in ("first", "second")}
 
     def away(root: Path) -> None:
@@ -64,9 +56,7 @@ def test_one_study_that_cannot_be_read_stops_no_other(
     assert "what was ready is started, but not of first" in ended.message
 
 
-def test_a_busy_server_is_asked_again_before_a_study_is_left(
-    tmp_path: Path, answers: list[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_server_is_asked_again_before_a_study_is_left(tmp_path, answers, monkeypatch):
     kept_study(tmp_path, toy_study("only"))
     answers += [httpx.ConnectError("away"), httpx.ReadTimeout("busy")]
     monkeypatch.setattr(pool_runs, "AGAIN_AFTER_SECONDS", (0.0, 0.0))
@@ -81,8 +71,8 @@ def test_a_busy_server_is_asked_again_before_a_study_is_left(
     ],
 )
 def test_a_machine_without_a_site_file_has_nothing_to_start_and_one_that_is_named_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str | None, state: str, said: str
-) -> None:
+    monkeypatch, tmp_path, named, state, said
+):
     monkeypatch.setattr("deployments.slurm.cluster.site.SITES", tmp_path)
     monkeypatch.delenv("RATCHET_SITE", raising=False)
     if named:
@@ -101,9 +91,7 @@ def test_a_machine_without_a_site_file_has_nothing_to_start_and_one_that_is_name
         (ObjectNotFound("x"), 0),
     ],
 )
-def test_the_worker_has_one_study_walked_and_learns_whether_time_may_help(
-    tmp_path: Path, answers: list[Exception], error: Exception | None, code: int
-) -> None:
+def test_the_worker_has_one_study_walked_and_learns_whether_time_may_help(tmp_path, answers, error, code):
     """Of what a person must correct the log tells; it would be told again every half minute."""
     file, _ = (kept_study(tmp_path, toy_study(name)).file for name in ("ended", "other"))
     answers += [error] if error else []

@@ -1,7 +1,5 @@
 """The command that makes a run again is given only where a walk shows that it does."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path
@@ -63,9 +61,7 @@ def on_path(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
 CHANGED = ("seed=7", "budget.epochs=0.5", "name=mine", "arms=[baseline, monotonic]")
 
 
-def test_the_command_of_every_stage_of_a_changed_profile_is_found_and_gives_its_fingerprint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_of_every_stage_of_a_changed_profile_is_found_and_gives_its_fingerprint(tmp_path, capsys):
     for handle in begun(tmp_path, smoke(*CHANGED))[::4]:
         words = command_for(handle.run)
         assert words == f"ratchet run robustness --profile {handle.run.study_file} --root {tmp_path}"
@@ -73,13 +69,13 @@ def test_the_command_of_every_stage_of_a_changed_profile_is_found_and_gives_its_
         assert handle.run.path.name in capsys.readouterr().out, words
 
 
-def test_a_run_of_an_earlier_version_says_that_its_command_is_not_known(tmp_path: Path) -> None:
+def test_a_run_of_an_earlier_version_says_that_its_command_is_not_known(tmp_path):
     run = begun(tmp_path, smoke("seed=7"))[0].run
     run.study_file.unlink()
     assert command_for(run) == NOT_KEPT
 
 
-def test_the_command_keeps_the_numerics_and_whatever_else_the_study_was_told(tmp_path: Path) -> None:
+def test_the_command_keeps_the_numerics_and_whatever_else_the_study_was_told(tmp_path):
     """It dropped every execution key: other bytes under the same fingerprint."""
     (text := tmp_path / "text.txt").write_text("a text")
     study = smoke(
@@ -93,7 +89,7 @@ def test_the_command_keeps_the_numerics_and_whatever_else_the_study_was_told(tmp
     assert settings.read_study(ROBUSTNESS, options.profile, options.changes, options.seed) == study
 
 
-def test_a_run_that_reads_one_with_other_numerics_says_whose_bytes_would_be_others(tmp_path: Path) -> None:
+def test_a_run_that_reads_one_with_other_numerics_says_whose_bytes_would_be_others(tmp_path):
     by_stage = {handle.stage.name: handle.run for handle in begun(tmp_path, smoke())}
     file = by_stage["base"].stage_file
     durable.write_json(file, durable.read_json(file) | {"numerics": {"micro_batch_examples": 3, "device": "cuda"}})
@@ -103,7 +99,7 @@ def test_a_run_that_reads_one_with_other_numerics_says_whose_bytes_would_be_othe
         assert len(notes) == read_it
 
 
-def test_the_command_of_a_sweep_and_of_its_cells_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_of_a_sweep_and_of_its_cells_is_found(tmp_path, capsys):
     page = Page(
         ROBUSTNESS.place,
         ROBUSTNESS.function,
@@ -123,7 +119,7 @@ def test_the_command_of_a_sweep_and_of_its_cells_is_found(tmp_path: Path, capsys
     assert cell.run.path.name in capsys.readouterr().out
 
 
-def test_a_kept_study_that_is_none_is_no_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kept_study_that_is_none_is_no_profile(tmp_path, capsys):
     (file := tmp_path / "study.json").write_text('{"study": []}')
     assert command.ratchet(["run", "robustness", "--profile", str(file), "--dry-run"]) == 2
     assert f"{file} holds no study" in capsys.readouterr().err
@@ -139,9 +135,7 @@ SMALL = (
 )
 
 
-def test_a_study_of_one_s_own_is_known_by_the_file_that_its_attempt_came_from(
-    tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_of_one_s_own_is_known_by_the_file_that_its_attempt_came_from(tmp_path, prefect_server, capsys):
     own, root = tmp_path / "small.py", tmp_path / "runs"
     own.write_text(SMALL)
     with temporary_settings({PREFECT_API_URL: prefect_server}):
@@ -167,9 +161,7 @@ def test_a_study_of_one_s_own_is_known_by_the_file_that_its_attempt_came_from(
     assert "not possible as things are now" in command_for(run, str(own))
 
 
-def test_the_command_has_its_path_where_the_shell_does_not_find_it_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_has_its_path_where_the_shell_does_not_find_it_alone(tmp_path, monkeypatch):
     handle = begun(tmp_path, smoke())[0]
     monkeypatch.chdir(tmp_path)
     assert command_for(handle.run).startswith("ratchet run ")

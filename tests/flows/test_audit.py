@@ -1,9 +1,5 @@
 """`ratchet audit`: a finished study asked again, of other examples; what does not agree is named, with exit code 1."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from flows import command
@@ -12,7 +8,7 @@ from tests.tasks.tiny import finished_study
 
 
 @pytest.mark.parametrize("stage", ["aggregate", "audit"])
-def test_a_report_and_its_audit_are_asked_again(stage: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_and_its_audit_are_asked_again(stage, capsys):
     path = finished_study().path(stage)
     before = sorted(path.rglob("*"))
     assert command.ratchet(["audit", str(path), "--seed", "7"]) == 0
@@ -21,7 +17,7 @@ def test_a_report_and_its_audit_are_asked_again(stage: str, capsys: pytest.Captu
     assert sorted(path.rglob("*")) == before
 
 
-def test_a_number_that_does_not_agree_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_that_does_not_agree_is_named(tmp_path, capsys):
     stages = as_measured()
     for row in stages["evaluation"]["rows"]:
         row["loss_sum_nats"] *= 1.01
@@ -31,6 +27,6 @@ def test_a_number_that_does_not_agree_is_named(tmp_path: Path, capsys: pytest.Ca
     assert said.startswith("check failed: evaluate, base, document ") and "is what the audit computes: measured" in said
 
 
-def test_a_run_without_an_audit_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_an_audit_is_bad_input(capsys):
     assert command.ratchet(["audit", str(finished_study().path("evaluate"))]) == 2
     assert "has no audit: give the run directory of a study's report" in capsys.readouterr().err

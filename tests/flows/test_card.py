@@ -1,7 +1,5 @@
 """`ratchet card`: the model of a finished training, with a card that the hub's own library reads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -20,7 +18,7 @@ def carded(capsys: pytest.CaptureFixture[str], *given: object) -> tuple[int, str
     return code, "".join(capsys.readouterr())
 
 
-def test_a_model_is_copied_with_what_was_measured_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_is_copied_with_what_was_measured_of_it(tmp_path, capsys):
     toy_attempt(tmp_path, TOY)
     run, folder = toy_directory(tmp_path, TOY), tmp_path / "card"
     code, said = carded(capsys, run.path, folder)
@@ -37,9 +35,7 @@ def test_a_model_is_copied_with_what_was_measured_of_it(tmp_path: Path, capsys: 
     assert code == 2 and "is there already" in said
 
 
-def test_a_model_that_its_marker_does_not_know_is_not_passed_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_its_marker_does_not_know_is_not_passed_on(tmp_path, capsys):
     toy_attempt(tmp_path, TOY)
     run, folder = toy_directory(tmp_path, TOY), tmp_path / "card"
     weights = next((run.path / "model").glob("*.safetensors"))
@@ -50,9 +46,7 @@ def test_a_model_that_its_marker_does_not_know_is_not_passed_on(
     assert "no marker" in carded(capsys, run.path, folder)[1]
 
 
-def test_no_code_no_pickle_and_no_place_of_this_person_is_passed_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_code_no_pickle_and_no_place_of_this_person_is_passed_on(tmp_path, capsys):
     """A guest's `model/` may be a stranger's; a Trainer's folder has a pickle of its arguments, paths included."""
     toy_attempt(tmp_path / "runs", TOY)
     run, folder, home = toy_directory(tmp_path / "runs", TOY), tmp_path / "card", str(Path.home())

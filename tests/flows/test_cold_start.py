@@ -1,10 +1,7 @@
 """Commands that read files answer at once: none of them imports what takes seconds."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.conftest import REPOSITORY
 from tests.flows.answers import Study, finished
@@ -30,7 +27,7 @@ for line in {lines!r}:
 STUDIES = ("calorimeter", "icecube", "inversion", "poison", "robustness", "summarisation")
 
 
-def test_no_command_that_reads_files_imports_what_takes_seconds(tmp_path: Path) -> None:
+def test_no_command_that_reads_files_imports_what_takes_seconds(tmp_path):
     """Those that take more stand behind: the first that imports something heavy is named."""
     (_, answer), (_, other) = (finished(tmp_path / "runs", Study(name="one", seed=seed)) for seed in (42, 43))
     runs, none = tmp_path / "runs", tmp_path / "none"
@@ -56,7 +53,7 @@ def test_no_command_that_reads_files_imports_what_takes_seconds(tmp_path: Path) 
     asked(75, [f"status {study} --profile smoke --root {none}" for study in STUDIES])
 
 
-def test_no_slip_of_a_finger_imports_what_takes_seconds(tmp_path: Path) -> None:
+def test_no_slip_of_a_finger_imports_what_takes_seconds(tmp_path):
     of_a_study = ("profile smok", "set budget.epoch=1", "set constraint.variant=mlp_bth", "keys bugdet")
     slips = [f"run robustness --profile smoke --{slip}" for slip in of_a_study]
     asked(
@@ -73,13 +70,13 @@ def test_no_slip_of_a_finger_imports_what_takes_seconds(tmp_path: Path) -> None:
     )
 
 
-def test_a_job_imports_nothing_that_takes_seconds_before_its_work() -> None:
+def test_a_job_imports_nothing_that_takes_seconds_before_its_work():
     code = f"import sys; import flows.stage; sys.exit(', '.join({HEAVY} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
     assert not done.returncode, done.stderr
 
 
-def test_a_page_s_flow_is_prefect_s_own_as_soon_as_it_is_asked_for() -> None:
+def test_a_page_s_flow_is_prefect_s_own_as_soon_as_it_is_asked_for():
     code = """
 import sys
 from flows.inversion import inversion

@@ -1,23 +1,20 @@
 """The command line: its options are frozen, and bad input gets one clear message and exit code 2."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import command
 from storage import durable, locks
-from tests.conftest import REPOSITORY, RunHere
+from tests.conftest import REPOSITORY
 
 
-def test_the_options_are_frozen() -> None:
+def test_the_options_are_frozen():
     """People's scripts depend on these: a new option is added here on purpose."""
 
     study = "-h --help --profile --root --set --seed --dispatch --wait --detach --fresh --dry-run --status"
@@ -26,7 +23,7 @@ def test_the_options_are_frozen() -> None:
     assert {option for action in given for option in action.option_strings} == {*study.split()}
 
 
-def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_are_frozen(capsys):
     with pytest.raises(SystemExit):
         command.ratchet(["--help"])
     shown = re.findall(r"^    (\w+)\b", capsys.readouterr().out, re.MULTILINE)
@@ -35,7 +32,7 @@ def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown == f"{of_study} {of_runs} {others}".split()
 
 
-def test_without_a_command_its_help_is_shown_and_a_version_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_its_help_is_shown_and_a_version_is_there(capsys):
     for given, shown in (([], "usage: ratchet "), (["--version"], f"ratchet {version('ratchet')}\n")):
         with pytest.raises(SystemExit) as ended:
             command.ratchet(given)
@@ -60,14 +57,12 @@ def test_without_a_command_its_help_is_shown_and_a_version_is_there(capsys: pyte
     ],
     ids=lambda given: given[-1] if isinstance(given, list) else "",
 )
-def test_a_slip_of_the_finger_is_told_what_was_meant(
-    given: list[str], meant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slip_of_the_finger_is_told_what_was_meant(given, meant, tmp_path, capsys):
     assert command.ratchet([word.format(root=tmp_path) for word in given]) == 2
     assert f"did you mean {meant!r}?" in capsys.readouterr().err
 
 
-def test_what_is_missing_or_too_much_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_or_too_much_is_one_line(capsys):
     for given, said in (
         ("show", "ratchet show: the following arguments are required: RUN; ratchet show --help says"),
         ("show a b c", "ratchet show takes RUN, and no 'b' too; ratchet show --help says"),
@@ -80,7 +75,7 @@ def test_what_is_missing_or_too_much_is_one_line(capsys: pytest.CaptureFixture[s
         assert line.startswith(f"error: {said}") or said in line, line
 
 
-def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys):
     assert command.ratchet(["run", "robustness", "--keys", "splits.max_shared_shingles"]) == 0
     assert capsys.readouterr().out == (
         "splits.max_shared_shingles\n    float, default 0.2, >= 0, <= 1\n"
@@ -100,7 +95,7 @@ def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys
         assert part in shown, part
 
 
-def test_a_word_in_the_names_of_several_keys_shows_each_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_word_in_the_names_of_several_keys_shows_each_with_its_meaning(capsys):
     """It was told the one group whose name is most like it."""
     for word, keys in (("flips", ["hotflip.flips"]), ("text_tokens", ["uat.text_tokens", "hotflip.text_tokens"])):
         assert command.ratchet(["run", "robustness", "--keys", word]) == 0
@@ -108,7 +103,7 @@ def test_a_word_in_the_names_of_several_keys_shows_each_with_its_meaning(capsys:
         assert [line for line in lines if not line.startswith(" ")] == keys and len(lines) == 3 * len(keys)
 
 
-def test_keys_of_a_group_that_does_not_exist_name_those_that_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_of_a_group_that_does_not_exist_name_those_that_do(capsys):
     assert command.ratchet(["run", "robustness", "--keys", "bugdet"]) == 2
     assert (
         "no such key or group; did you mean 'budget'? it has arms, audit, base_checks, budget, "
@@ -116,9 +111,7 @@ def test_keys_of_a_group_that_does_not_exist_name_those_that_do(capsys: pytest.C
     )
 
 
-def test_the_configuration_that_is_shown_is_the_study_as_a_profile(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_configuration_that_is_shown_is_the_study_as_a_profile(tmp_path, capsys):
     given = ["robustness", "--profile", "smoke", "--set", "budget.epochs=0.25", "--seed", "7"]
     nowhere = ["--root", str(tmp_path / "runs")]
     assert command.ratchet(["run", *given, "--show-config"]) == 0
@@ -131,15 +124,13 @@ def test_the_configuration_that_is_shown_is_the_study_as_a_profile(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_the_shell_completes_the_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shell_completes_the_commands(shell, capsys):
     assert command.ratchet(["completion", shell]) == 0
     shown = capsys.readouterr().out
     assert "show-config" in shown and "prune" in shown
 
 
-def test_bash_accepts_its_completion_and_offers_commands_studies_profiles_keys_and_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bash_accepts_its_completion_and_offers_commands_studies_profiles_keys_and_runs(tmp_path, capsys):
     """As a person types it: the keys are asked of `ratchet` itself, and what a folder is called is not run."""
     for stage, print_ in (("train", "3fc1b07a"), ("report", "3fe2"), ("report", "5a72"), ("$(touch ran)", "7b")):
         (tmp_path / "runs" / "one" / stage / print_).mkdir(parents=True)
@@ -171,19 +162,19 @@ def test_bash_accepts_its_completion_and_offers_commands_studies_profiles_keys_a
     assert not [*tmp_path.rglob("ran")] and not (REPOSITORY / "ran").exists()
 
 
-def test_an_unknown_study_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_study_names_those_there_are(capsys):
     assert command.ratchet(["run", "robustnes"]) == 2
     error = capsys.readouterr().err
     assert "there is no study 'robustnes'; did you mean 'robustness'? the studies are " in error
     assert all(study in error for study in ("calorimeter", "icecube", "summarisation"))
 
 
-def test_dry_run_shows_every_stage_and_writes_nothing(run_here: RunHere, tmp_path: Path) -> None:
+def test_dry_run_shows_every_stage_and_writes_nothing(run_here, tmp_path):
     code, printed = run_here("--root", tmp_path / "runs", "--dry-run")
     assert code == 0 and printed.count("would run") == 16 and not (tmp_path / "runs").exists()
 
 
-def test_dry_run_says_what_would_go_on(run_here: RunHere, tmp_path: Path) -> None:
+def test_dry_run_says_what_would_go_on(run_here, tmp_path):
     _, printed = run_here("--root", tmp_path, "--dry-run")
     print_ = next(line.split()[1] for line in printed.splitlines() if line.startswith("base "))
     checkpoint = tmp_path / "smoke" / "base" / print_[:12] / "checkpoints" / "40"
@@ -193,7 +184,7 @@ def test_dry_run_says_what_would_go_on(run_here: RunHere, tmp_path: Path) -> Non
     assert printed.count("would run") == 15 and f"{print_}  would go on (step 40 is saved)" in printed
 
 
-def test_status_of_a_study_that_was_never_started(run_here: RunHere, tmp_path: Path) -> None:
+def test_status_of_a_study_that_was_never_started(run_here, tmp_path):
     code, printed = run_here("--root", tmp_path, "--status")
     assert code == 75 and "setup" in printed and "not started" in printed and "waits for setup" in printed
     assert "there is no folder" not in printed
@@ -211,30 +202,26 @@ def test_status_of_a_study_that_was_never_started(run_here: RunHere, tmp_path: P
         (["text={source: files, paths: [assets/no.jsonl]}"], "assets/no.jsonl: `make assets` fetches it"),
     ],
 )
-def test_a_wrong_configuration_is_refused_before_anything_runs(
-    run_here: RunHere, tmp_path: Path, changes: list[str], message: str
-) -> None:
+def test_a_wrong_configuration_is_refused_before_anything_runs(run_here, tmp_path, changes, message):
     sets = [argument for change in changes for argument in ("--set", change)]
     code, printed = run_here("--root", tmp_path / "runs", *sets)
     assert code == 2 and message in printed and printed.startswith("error: ")
     assert not (tmp_path / "runs").exists() and "Prefect" not in printed
 
 
-def test_a_root_that_is_a_file_is_refused_before_anything_runs(run_here: RunHere, tmp_path: Path) -> None:
+def test_a_root_that_is_a_file_is_refused_before_anything_runs(run_here, tmp_path):
     (tmp_path / "notes.txt").touch()
     code, printed = run_here("--root", tmp_path / "notes.txt")
     assert code == 2 and printed.startswith(f"error: --root {tmp_path}/notes.txt is a file: name the folder")
 
 
-def test_a_deadline_that_is_no_number_is_bad_input(
-    run_here: RunHere, new_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deadline_that_is_no_number_is_bad_input(run_here, new_root, monkeypatch):
     monkeypatch.setenv("RATCHET_DEADLINE", "tomorrow")
     code, printed = run_here("--root", new_root, "--seed", "5")
     assert code == 2 and "bad input: setup: RATCHET_DEADLINE is 'tomorrow'" in printed, printed
 
 
-def test_a_model_directory_without_weights_is_refused_before_anything_runs(run_here: RunHere, tmp_path: Path) -> None:
+def test_a_model_directory_without_weights_is_refused_before_anything_runs(run_here, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     code, printed = run_here(
@@ -251,8 +238,8 @@ def test_a_model_directory_without_weights_is_refused_before_anything_runs(run_h
     ],
 )
 def test_bad_input_that_setup_finds_ends_the_study_with_exit_code_2(
-    run_here: RunHere, new_root: Path, tmp_path: Path, change: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_here, new_root, tmp_path, change, message, monkeypatch
+):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (tmp_path / "empty.txt").touch()
     code, printed = run_here("--root", new_root, "--set", change % tmp_path if "%s" in change else change)
@@ -263,16 +250,14 @@ def test_bad_input_that_setup_finds_ends_the_study_with_exit_code_2(
     assert (record["end_state"], record["exit_code"]) == ("bad_input", 2) and message in record["diagnosis"]["summary"]
 
 
-def test_a_missing_gpu_is_bad_input_of_the_first_stage_that_needs_one(
-    run_here: RunHere, new_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_gpu_is_bad_input_of_the_first_stage_that_needs_one(run_here, new_root, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     code, printed = run_here("--root", new_root, "--set", "execution.device=cuda")
     assert code == 2 and "base: execution.device is cuda, and torch " in printed, printed
     assert [marker.parts[-3] for marker in new_root.rglob("COMPLETE.json")] == ["setup"]
 
 
-def test_a_run_directory_held_by_a_live_process_is_refused_naming_it(run_here: RunHere, tmp_path: Path) -> None:
+def test_a_run_directory_held_by_a_live_process_is_refused_naming_it(run_here, tmp_path):
     _, printed = run_here("--root", tmp_path, "--dry-run")
     setup = tmp_path / "smoke" / "setup" / printed.split()[1][:12]
     setup.mkdir(parents=True)
@@ -287,15 +272,13 @@ def test_a_run_directory_held_by_a_live_process_is_refused_naming_it(run_here: R
     assert not list(tmp_path.rglob("attempts/*"))
 
 
-def test_a_server_that_does_not_answer_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_does_not_answer_is_bad_input(tmp_path, capsys):
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
         code = command.main("flows.robustness", ["--profile", "smoke", "--root", str(tmp_path)])
     assert code == 2 and "PREFECT_API_URL=http://127.0.0.1:9/api does not answer" in capsys.readouterr().err
 
 
-def test_a_failed_check_fails_the_study_with_exit_code_1_and_says_what_was_measured(
-    run_here: RunHere, new_root: Path
-) -> None:
+def test_a_failed_check_fails_the_study_with_exit_code_1_and_says_what_was_measured(run_here, new_root):
     code, printed = run_here("--root", new_root, "--set", "base_checks.max_ratio_to_unigram=0.001")
     assert code == 1 and "the base model is trained" in printed and "required at most 0.001" in printed
     (log,) = new_root.glob("smoke/base/*/attempts/0001.log")
@@ -304,16 +287,14 @@ def test_a_failed_check_fails_the_study_with_exit_code_1_and_says_what_was_measu
     assert "check failed in attempt 1, 52/52 steps" in printed and "waits for base" in printed
 
 
-def test_another_python_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_python_is_refused_by_name(monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "version_info", (3, 14, 0, "final", 0))
         code = command.main("flows.robustness", ["--dry-run"])
     assert code == 2 and "use Python 3.11, 3.12 or 3.13" in capsys.readouterr().err
 
 
-def test_the_status_of_a_study_on_slurm_is_read_from_disk_where_prefect_does_not_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_status_of_a_study_on_slurm_is_read_from_disk_where_prefect_does_not_answer(tmp_path, monkeypatch, capsys):
     """The server may die at any moment, and that is when somebody asks."""
     site = tmp_path / "site.yaml"
     site.write_text(f"root: {tmp_path}\n")

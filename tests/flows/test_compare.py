@@ -1,7 +1,5 @@
 """`ratchet compare`: two runs of one stage, by configuration, by how they were made, and by what they found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -22,9 +20,7 @@ def compared(capsys: pytest.CaptureFixture[str], one: Handle, other: Handle, *op
     return capsys.readouterr().out.splitlines()
 
 
-def test_what_differs_is_said_first_of_the_configuration_upstream_too_then_of_the_results(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_differs_is_said_first_of_the_configuration_upstream_too_then_of_the_results(tmp_path, capsys):
     one, other = last(tmp_path), last(tmp_path, words=20, seed=7)
     lines = compared(capsys, one, other)
     assert [line.split("  (finished")[0] for line in lines[:2]] == [f"A  {one.run.path}", f"B  {other.run.path}"]
@@ -40,9 +36,7 @@ def test_what_differs_is_said_first_of_the_configuration_upstream_too_then_of_th
     ]
 
 
-def test_a_long_list_is_cut_with_a_count_and_shown_whole_when_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_long_list_is_cut_with_a_count_and_shown_whole_when_asked_for(tmp_path, capsys):
     one, other = last(tmp_path), last(tmp_path, level=0.9)
     lines = compared(capsys, one, other)
     assert "results (final_results.json): 40 of 47 values differ" in lines
@@ -51,9 +45,7 @@ def test_a_long_list_is_cut_with_a_count_and_shown_whole_when_asked_for(
     assert len(whole) == len(lines) + 19 and "  curve[1].loss: 0.95 -> 0.9 (-0.05)" in whole
 
 
-def test_the_same_work_elsewhere_is_equal_in_everything_byte_for_byte(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_work_elsewhere_is_equal_in_everything_byte_for_byte(tmp_path, capsys):
     one, other = finished(tmp_path / "here", Study(name="one"))[0], finished(tmp_path / "there", Study(name="one"))[0]
     assert compared(capsys, one, other)[2:] == [
         "configuration, of all that they read too: equal",
@@ -63,9 +55,7 @@ def test_the_same_work_elsewhere_is_equal_in_everything_byte_for_byte(
     ]
 
 
-def test_other_numerics_versions_and_commits_are_named_with_their_stage_upstream_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_numerics_versions_and_commits_are_named_with_their_stage_upstream_too(tmp_path, capsys):
     (counted, one), (_, other) = (finished(tmp_path / place, Study(name="one")) for place in ("here", "there"))
     described = durable.read_json(counted.run.stage_file)
     others = described["numerics"] | {"torch": "2.0", "cpu_threads": 4}
@@ -86,7 +76,7 @@ def test_other_numerics_versions_and_commits_are_named_with_their_stage_upstream
     ]
 
 
-def test_what_is_not_finished_has_no_results_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_finished_has_no_results_to_compare(tmp_path, capsys):
     one, failed = (
         finished(tmp_path, Study(name="one"))[0],
         finished(tmp_path, Study(name="one", words=9, fails=True))[0],
@@ -99,7 +89,7 @@ def test_what_is_not_finished_has_no_results_to_compare(tmp_path: Path, capsys: 
     assert lines[-1].startswith("outputs: not compared")
 
 
-def test_runs_that_cannot_be_compared_are_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_that_cannot_be_compared_are_bad_input(tmp_path, capsys):
     count, answer = finished(tmp_path, Study(name="one"))
     for other, said in ((count, "which answer other questions"), (answer, f"both are {answer.run.path}")):
         assert command.ratchet(["compare", str(answer.run.path), str(other.run.path)]) == 2
@@ -108,7 +98,7 @@ def test_runs_that_cannot_be_compared_are_bad_input(tmp_path: Path, capsys: pyte
     assert "begins with '000000000000'" in capsys.readouterr().err
 
 
-def test_exported_results_are_compared_as_their_origin_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exported_results_are_compared_as_their_origin_is(tmp_path, capsys):
     one, other = last(tmp_path / "runs"), last(tmp_path / "runs", words=20)
     of_origin = compared(capsys, one, other)[2:]
     assert command.ratchet(["export", str(tmp_path / "runs"), str(tmp_path / "copy")]) == 0
@@ -118,9 +108,7 @@ def test_exported_results_are_compared_as_their_origin_is(tmp_path: Path, capsys
     assert capsys.readouterr().out.splitlines()[2:] == of_origin
 
 
-def test_bytes_of_a_run_whose_marker_does_not_hold_are_never_called_equal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bytes_of_a_run_whose_marker_does_not_hold_are_never_called_equal(tmp_path, capsys):
     """Seen: a result was edited, its size kept; its value was said to differ, and its bytes to be equal."""
     one, edited = last(tmp_path / "runs"), last(tmp_path / "edited")
     file = edited.run.path / "final_results.json"
@@ -130,7 +118,7 @@ def test_bytes_of_a_run_whose_marker_does_not_hold_are_never_called_equal(
     assert lines[-1] == "outputs: not compared, since B is not finished"
 
 
-def test_a_difference_names_the_key_that_a_person_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_difference_names_the_key_that_a_person_sets(tmp_path, capsys):
     """The field of a stage alone was named, such as `attack.flips`, which `--set` does not take."""
     one, other = (begun(tmp_path / str(flips), smoke(f"hotflip.flips={flips}"))[-1] for flips in (2, 3))
     lines = compared(capsys, one, other)

@@ -1,7 +1,5 @@
 """`ratchet compare FILE.csv`: what it shows, and what it refuses."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -30,7 +28,7 @@ def compare(file: Path, *options: str) -> int:
     return command.ratchet(["compare", str(file), *options])
 
 
-def test_a_table_of_arms_and_seeds_is_compared(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_of_arms_and_seeds_is_compared(table, capsys):
     assert compare(table, "--by", "arm", "--pair", "seed") == 0
     said = capsys.readouterr().out
     assert (
@@ -40,15 +38,13 @@ def test_a_table_of_arms_and_seeds_is_compared(table: Path, capsys: pytest.Captu
     assert "| none        |     3 |  0.0096 | 0.00935159 to 0.00984841 |" in said
 
 
-def test_with_too_few_seeds_nothing_is_called_better(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_too_few_seeds_nothing_is_called_better(table, capsys):
     assert compare(table, "--min-seeds", "5") == 0
     said = capsys.readouterr().out
     assert "3 seeds are too few to call anything better" in said and "worse than" not in said
 
 
-def test_every_two_arms_are_compared_or_each_with_the_reference(
-    table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_two_arms_are_compared_or_each_with_the_reference(table, capsys):
     table.write_text(table.read_text() + "random,0,0.00961\nrandom,1,0.00969\nrandom,2,0.00951\n")
     assert compare(table) == 0
     assert "over the 3 comparisons" in capsys.readouterr().out
@@ -57,9 +53,7 @@ def test_every_two_arms_are_compared_or_each_with_the_reference(
     assert "over the 2 comparisons" in said and "adversarial is worse than random" in said
 
 
-def test_what_should_be_high_and_may_be_equal_is_compared_when_that_is_said(
-    table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_should_be_high_and_may_be_equal_is_compared_when_that_is_said(table, capsys):
     table.write_text("arm,seed,accuracy\n" + ROWS.replace("none,1,0.0097", "none,1,0.0096"))
     assert compare(table) == 2
     assert "--allow-equal" in capsys.readouterr().err
@@ -87,9 +81,7 @@ def test_what_should_be_high_and_may_be_equal_is_compared_when_that_is_said(
         (HEAD + ROWS, ["another"], "leave out another"),
     ],
 )
-def test_a_table_that_cannot_be_compared_is_refused_with_the_place(
-    table: Path, capsys: pytest.CaptureFixture[str], text: str, options: list[str], said: str
-) -> None:
+def test_a_table_that_cannot_be_compared_is_refused_with_the_place(table, capsys, text, options, said):
     table.write_text(text)
     assert compare(table, *options) == 2
     assert said in capsys.readouterr().err
@@ -109,9 +101,7 @@ def of_ten_seeds(file: Path) -> dict[str, dict[str, float]]:
     return values
 
 
-def test_both_t_tests_are_scipy_s_and_welch_s_those_that_were_published(
-    table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_t_tests_are_scipy_s_and_welch_s_those_that_were_published(table, capsys):
     values = of_ten_seeds(table)
     assert compare(table, "--format", "json") == 0
     found = {(one["reference"], one["arm"]): one for one in json.loads(capsys.readouterr().out)["comparisons"]}
@@ -135,7 +125,7 @@ def test_both_t_tests_are_scipy_s_and_welch_s_those_that_were_published(
     assert f"| {found['none', 'adversarial']['unpaired']['p']:.3g} |" in capsys.readouterr().out, "no p of < 0.001"
 
 
-def test_an_arm_s_name_was_run_as_a_formula_by_a_spreadsheet(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_arm_s_name_was_run_as_a_formula_by_a_spreadsheet(table, capsys):
     table.write_text(table.read_text().replace("\nnone,", "\n=1+1,").replace("0.0096", "0.02"))
     assert compare(table, "--format", "csv") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
@@ -144,9 +134,7 @@ def test_an_arm_s_name_was_run_as_a_formula_by_a_spreadsheet(table: Path, capsys
     assert any(text.startswith("-") for text in said) and not any(text.startswith("'") for text in said), "numbers"
 
 
-def test_rows_in_another_order_are_paired_by_their_seed_and_not_by_their_place(
-    table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_in_another_order_are_paired_by_their_seed_and_not_by_their_place(table, capsys):
     """Nothing failed where values were paired as they came."""
     of_ten_seeds(table)
     assert compare(table, "--format", "csv") == 0
@@ -161,9 +149,7 @@ def test_rows_in_another_order_are_paired_by_their_seed_and_not_by_their_place(
             assert float(again[name]) == pytest.approx(float(one[name])), name
 
 
-def test_where_the_two_tests_disagree_it_is_asked_which_one_is_meant(
-    table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_the_two_tests_disagree_it_is_asked_which_one_is_meant(table, capsys):
     """By pairs one arm was called worse where Welch's t, and the publication, show no difference."""
     of_ten_seeds(table)
     assert compare(table) == 0
@@ -181,12 +167,12 @@ def test_where_the_two_tests_disagree_it_is_asked_which_one_is_meant(
     assert "p and interval are of Welch's t" in said
 
 
-def test_one_run_alone_is_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_alone_is_not_compared(capsys):
     assert command.ratchet(["compare", "abcdef"]) == 2
     assert "two runs, or one table FILE.csv" in capsys.readouterr().err
 
 
-def test_without_pairs_what_could_be_shown_is_of_welchs_t(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_pairs_what_could_be_shown_is_of_welchs_t(table, capsys):
     """It told the paired test's, a tenth of it, beside Welch's interval."""
     of_ten_seeds(table)
     assert compare(table, "--test", "unpaired", "--format", "json") == 0
@@ -196,9 +182,7 @@ def test_without_pairs_what_could_be_shown_is_of_welchs_t(table: Path, capsys: p
 
 
 @pytest.mark.parametrize("others", ["3,4,5", "3,4"])
-def test_arms_that_share_no_seed_are_compared_without_pairs(
-    table: Path, capsys: pytest.CaptureFixture[str], others: str
-) -> None:
+def test_arms_that_share_no_seed_are_compared_without_pairs(table, capsys, others):
     values = {"none": [0.0096, 0.0097, 0.0095], "adversarial": [0.0199, 0.0202, 0.0196][: len(others.split(","))]}
     seeds = {"none": "0,1,2", "adversarial": others}
     rows = [f"{arm},{s},{v}" for arm in values for s, v in zip(seeds[arm].split(","), values[arm], strict=True)]
@@ -212,9 +196,7 @@ def test_arms_that_share_no_seed_are_compared_without_pairs(
 
 
 @pytest.mark.parametrize(("first", "second"), [((3, 3, 3), (3, 3, 3)), ((3, 3, 3), (4, 4, 4)), ((0, 0, 0), (1, 0, 2))])
-def test_counts_without_spread_or_of_mean_0_are_compared(
-    table: Path, capsys: pytest.CaptureFixture[str], first: tuple[int, ...], second: tuple[int, ...]
-) -> None:
+def test_counts_without_spread_or_of_mean_0_are_compared(table, capsys, first, second):
     """A traceback, a JSON file that said Infinity, and no way on."""
     rows = [f"{arm},{s},{v}" for arm, values in (("a", first), ("b", second)) for s, v in enumerate(values)]
     table.write_text(HEAD + "\n".join(rows))

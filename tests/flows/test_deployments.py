@@ -1,10 +1,7 @@
 """`prefect.yaml` says what the profiles and the pages say."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
 from typing import Any, get_args
 
 import httpx
@@ -34,13 +31,13 @@ PROFILES = {entrypoint: settings.profile_names(page) for entrypoint, page in PAG
 STAGES = [one for one in DEPLOYMENTS if one["entrypoint"] == "flows.stage.stage"]
 
 
-def test_prefect_yaml_is_what_the_command_makes_of_pages_and_profiles(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prefect_yaml_is_what_the_command_makes_of_pages_and_profiles(capsys):
     """After a change of a profile: `ratchet deployments > prefect.yaml`."""
     assert command.ratchet(["deployments"]) == 0
     assert capsys.readouterr().out == (REPOSITORY / "prefect.yaml").read_text()
 
 
-def test_there_is_one_for_each_profile_called_as_on_the_command_line_and_for_what_stages_need() -> None:
+def test_there_is_one_for_each_profile_called_as_on_the_command_line_and_for_what_stages_need():
     for entrypoint, names in PROFILES.items():
         made = [one["name"] for one in STUDIES if one["entrypoint"] == entrypoint]
         assert names and sorted(made) == sorted([*names, *(f"{name}-local" for name in names)])
@@ -48,7 +45,7 @@ def test_there_is_one_for_each_profile_called_as_on_the_command_line_and_for_wha
 
 
 @pytest.mark.parametrize("deployment", STUDIES, ids=lambda one: f"{one['entrypoint'].split('.')[1]} {one['name']}")
-def test_a_study_s_parameters_are_its_profile_and_fit_the_form(deployment: dict[str, Any]) -> None:
+def test_a_study_s_parameters_are_its_profile_and_fit_the_form(deployment):
     given, dispatch = deployment["parameters"], deployment["parameters"]["dispatch"]
     page = PAGES[deployment["entrypoint"]]
     profile = deployment["name"].removesuffix("-local")
@@ -67,29 +64,27 @@ def test_a_study_s_parameters_are_its_profile_and_fit_the_form(deployment: dict[
 
 
 @pytest.mark.parametrize("deployment", STAGES, ids=lambda one: one["name"])
-def test_a_stage_s_resources_are_fields_of_the_pool(deployment: dict[str, Any]) -> None:
+def test_a_stage_s_resources_are_fields_of_the_pool(deployment):
     variables = dict(deployment["work_pool"]["job_variables"])
     assert variables.pop("command") == "python -m flows.stage {parameters}"
     assert Overrides.model_validate(variables).time_limit_minutes
     assert deployment["work_pool"]["name"] == "gpu"
 
 
-def test_every_entrypoint_is_a_module_s() -> None:
+def test_every_entrypoint_is_a_module_s():
     """The form `path.py:function` puts the file's folder first on the import path, and loads classes twice."""
     for deployment in DEPLOYMENTS:
         assert re.fullmatch(r"flows\.\w+\.\w+", deployment["entrypoint"])
         assert load_flow_from_entrypoint(deployment["entrypoint"]).name
 
 
-def test_advance_is_a_backstop_and_not_a_flood() -> None:
+def test_advance_is_a_backstop_and_not_a_flood():
     (advance,) = [one for one in DEPLOYMENTS if one["name"] == "advance"]
     (schedule,) = advance["schedules"]
     assert schedule["interval"] >= 600 and advance["work_pool"]["name"] == "ratchet"
 
 
-def test_one_command_deploys_what_is_asked_on_a_server_of_one_s_own_and_says_a_line_for_each(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_command_deploys_what_is_asked_on_a_server_of_one_s_own_and_says_a_line_for_each(tmp_path, capsys):
     """`prefect deploy --all` printed 1,201 lines in 87 s. With another SQLAlchemy everything else of the server works,
     and only its log says that nothing is scheduled."""
     server, own = Server(tmp_path), tmp_path / "small.py"

@@ -1,14 +1,10 @@
 """What a person sees of a stage: how it stands, and the few log lines that matter at once."""
 
-from __future__ import annotations
-
 import io
 import logging
 import time
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from deployments.dag.walk import Handle, Walk
 from deployments.views.listing import standing
@@ -44,16 +40,14 @@ def save(handle: Handle, step: int) -> Path:
     return checkpoint
 
 
-def test_a_stage_whose_input_is_refused_waits_for_it_whatever_it_did_before(tmp_path: Path) -> None:
+def test_a_stage_whose_input_is_refused_waits_for_it_whatever_it_did_before(tmp_path):
     _, second = page(tmp_path)
     for end_state in ("finished", "check_failed"):
         stands(second, end_state=end_state)
         assert stand_of(second)[1] == "waits for first"
 
 
-def test_a_killed_attempt_is_shown_with_where_it_goes_on_and_not_with_a_progress_that_may_be_older(
-    tmp_path: Path,
-) -> None:
+def test_a_killed_attempt_is_shown_with_where_it_goes_on_and_not_with_a_progress_that_may_be_older(tmp_path):
     first, _ = page(tmp_path)
     checkpoint = save(first, 1215)
     now = {"step": 1276, "total": 1560, "unit": "steps", "note": "loss 4.1 at validation", "eta_seconds": 30}
@@ -66,9 +60,7 @@ def test_a_killed_attempt_is_shown_with_where_it_goes_on_and_not_with_a_progress
     assert stands(first) == "attempt 1 was killed at 1,276/1,560 steps; parts kept: 1; the same command goes on"
 
 
-def test_an_attempt_that_ended_before_its_first_step_is_shown_in_a_whole_sentence_with_what_is_saved(
-    tmp_path: Path,
-) -> None:
+def test_an_attempt_that_ended_before_its_first_step_is_shown_in_a_whole_sentence_with_what_is_saved(tmp_path):
     first, _ = page(tmp_path)
     save(first, 280)
     durable.write_json(first.run.progress_file, {"step": 0, "total": 0, "unit": "", "note": "starting"})
@@ -77,7 +69,7 @@ def test_an_attempt_that_ended_before_its_first_step_is_shown_in_a_whole_sentenc
     assert stands(first, **refused) == "bad input in attempt 1: 16 was, is 8; step 280 is saved"
 
 
-def test_end_states_are_shown_in_plain_words(tmp_path: Path) -> None:
+def test_end_states_are_shown_in_plain_words(tmp_path):
     first, _ = page(tmp_path)
     first.run.path.mkdir(parents=True)
     durable.write_json(first.run.progress_file, {"step": 3, "total": 9, "unit": "steps", "eta_seconds": 9})
@@ -85,7 +77,7 @@ def test_end_states_are_shown_in_plain_words(tmp_path: Path) -> None:
         assert stands(first, end_state=end_state) == f"{words} in attempt 1, 3/9 steps"
 
 
-def test_the_terminal_shows_warnings_and_what_is_meant_for_it(tmp_path: Path) -> None:
+def test_the_terminal_shows_warnings_and_what_is_meant_for_it(tmp_path):
     from tasks.stage.progress import FOR_THE_TERMINAL
 
     shown = io.StringIO()
@@ -104,7 +96,7 @@ def test_the_terminal_shows_warnings_and_what_is_meant_for_it(tmp_path: Path) ->
     assert "any more" not in shown.getvalue()
 
 
-def test_what_stays_in_the_terminal_is_how_far_the_study_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stays_in_the_terminal_is_how_far_the_study_came(tmp_path, monkeypatch):
     """Seen: "14 of 15 stages" below "finished", since the bar is drawn anew only now and then."""
     monkeypatch.setattr(display, "UPDATE_EVERY_SECONDS", 0.01)
     handles, shown = page(tmp_path), io.StringIO()
@@ -118,7 +110,7 @@ def test_what_stays_in_the_terminal_is_how_far_the_study_came(tmp_path: Path, mo
     assert "2 of 2 stages" in shown.getvalue().rpartition("the whole study")[2]
 
 
-def test_a_stage_that_was_stopped_has_no_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_was_stopped_has_no_time_left(tmp_path, monkeypatch):
     monkeypatch.setattr(display, "UPDATE_EVERY_SECONDS", 0.01)
     (first, _), shown = page(tmp_path), io.StringIO()
     with Display([first], Terminal(file=shown, width=200, force_terminal=True)):
@@ -131,7 +123,7 @@ def test_a_stage_that_was_stopped_has_no_time_left(tmp_path: Path, monkeypatch: 
     assert last and "left" not in last
 
 
-def test_a_line_of_the_log_stands_beside_the_stage_and_cell_that_is_worked_on_here(tmp_path: Path) -> None:
+def test_a_line_of_the_log_stands_beside_the_stage_and_cell_that_is_worked_on_here(tmp_path):
     """Seen: "goes on from the checkpoint" twice, and nobody knew of which arm."""
     walk = Walk(tmp_path, "toy")
     train = Stage("train", ToyConfig, "tests.deployments.toy:work")

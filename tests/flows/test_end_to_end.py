@@ -1,7 +1,5 @@
 """The smoke study through the real command, and every contract of the run directory."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -21,7 +19,7 @@ from storage import durable, markers
 from tasks.attacks import transfer
 from tasks.attacks.stages import KEY_COLUMNS
 from tasks.training.weights import weights_digest
-from tests.conftest import REPOSITORY, ROBUSTNESS, RunHere
+from tests.conftest import REPOSITORY, ROBUSTNESS
 from tests.records import plain_digest
 
 ATTACKED = ["base", "baseline", "monotonic"]
@@ -42,7 +40,7 @@ def _copy(root: Path, to: Path) -> Path:
     return Path(shutil.copytree(root, to / "runs", symlinks=True))
 
 
-def test_every_stage_is_finished_and_fully_verifies(smoke_root: Path) -> None:
+def test_every_stage_is_finished_and_fully_verifies(smoke_root):
     handles = _handles(smoke_root)
     assert list(handles) == STAGES
     for handle in handles.values():
@@ -51,7 +49,7 @@ def test_every_stage_is_finished_and_fully_verifies(smoke_root: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_the_run_directory_keeps_its_contract(smoke_root: Path, stage: str) -> None:
+def test_the_run_directory_keeps_its_contract(smoke_root, stage):
     run = _handles(smoke_root)[stage].run
     assert run.path == smoke_root / "smoke" / stage.partition(" ")[0] / run.fingerprint[:12]
     described = durable.read_json(run.stage_file)
@@ -70,7 +68,7 @@ def test_the_run_directory_keeps_its_contract(smoke_root: Path, stage: str) -> N
     assert not list(run.path.rglob(durable.TEMPORARY_PREFIX + "*"))
 
 
-def test_markers_list_outputs_and_inputs_and_never_checkpoints(smoke_root: Path) -> None:
+def test_markers_list_outputs_and_inputs_and_never_checkpoints(smoke_root):
     handles = _handles(smoke_root)
     for handle in handles.values():
         marker = durable.read_json(handle.run.marker_file)
@@ -79,7 +77,7 @@ def test_markers_list_outputs_and_inputs_and_never_checkpoints(smoke_root: Path)
         assert marker["inputs"] == {role: given.verdict.outputs_digest for role, given in handle.inputs.items()}
 
 
-def test_results_hold_no_clock_and_no_machine(smoke_root: Path) -> None:
+def test_results_hold_no_clock_and_no_machine(smoke_root):
     """What a stage says must not change with the day or the host, or every dependent would run again."""
     for handle in _handles(smoke_root).values():
         text = handle.run.result_file.read_text()
@@ -87,7 +85,7 @@ def test_results_hold_no_clock_and_no_machine(smoke_root: Path) -> None:
             assert word not in text, f"{handle.stage.name} result holds {word!r}"
 
 
-def test_models_and_records_are_what_their_digests_say(smoke_root: Path) -> None:
+def test_models_and_records_are_what_their_digests_say(smoke_root):
     handles = _handles(smoke_root)
     for stage in (*TRAINED, CONSTRAIN):
         run = handles[stage].run
@@ -106,14 +104,14 @@ def test_models_and_records_are_what_their_digests_say(smoke_root: Path) -> None
     assert len(tokens) == 20 and all(len(counts) == 1 for counts in tokens.values())
 
 
-def test_metrics_carry_their_step_once(smoke_root: Path) -> None:
+def test_metrics_carry_their_step_once(smoke_root):
     for stage in TRAINED:
         rows = [json.loads(line) for line in _handles(smoke_root)[stage].run.metrics_file.read_text().splitlines()]
         trained = [row["step"] for row in rows if "train_loss" in row]
         assert trained == sorted(set(trained)) and rows[-1]["validation_loss"] > 0
 
 
-def test_the_table_shows_every_model_its_run_and_one_seed(smoke_root: Path) -> None:
+def test_the_table_shows_every_model_its_run_and_one_seed(smoke_root):
     handles = _handles(smoke_root)
     table = (handles["aggregate"].run.path / "table.md").read_text()
     for model in ("unigram", "untrained", "base", "constrained-untrained", "baseline", "monotonic"):
@@ -124,7 +122,7 @@ def test_the_table_shows_every_model_its_run_and_one_seed(smoke_root: Path) -> N
     assert "better" not in table and "robust" not in table
 
 
-def test_a_finished_study_says_so_and_runs_nothing(smoke_root: Path) -> None:
+def test_a_finished_study_says_so_and_runs_nothing(smoke_root):
     command = [sys.executable, "-m", "flows.robustness", "--profile", "smoke", "--root", str(smoke_root)]
     attempts = sorted(smoke_root.rglob("attempts/*"))
     environment = os.environ | {"PREFECT_API_URL": "http://127.0.0.1:9/api"}  # nobody answers: nobody is asked
@@ -135,9 +133,7 @@ def test_a_finished_study_says_so_and_runs_nothing(smoke_root: Path) -> None:
     assert done.returncode == 0 and done.stdout.count("  finished") == len(STAGES)
 
 
-def test_a_copied_root_still_holds_and_verifies(
-    smoke_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_copied_root_still_holds_and_verifies(smoke_root, tmp_path, capsys):
     copied = _copy(smoke_root, tmp_path)
     assert all(handle.finished for handle in _handles(copied).values())
     assert storage_command.main(["verify", str(copied)]) == 0
@@ -148,16 +144,14 @@ def test_a_copied_root_still_holds_and_verifies(
     assert re.search(r"^verified    smoke/uat/\w+ \(baseline\)$", printed, re.MULTILINE)
 
 
-def test_pruning_invalidates_nothing(smoke_root: Path, tmp_path: Path) -> None:
+def test_pruning_invalidates_nothing(smoke_root, tmp_path):
     copied = _copy(smoke_root, tmp_path)
     assert storage_command.main(["prune", str(copied), "--yes"]) == 0
     assert not list(copied.rglob("checkpoints")) and not list(copied.rglob("records"))
     assert all(handle.finished for handle in _handles(copied).values())
 
 
-def test_an_edited_result_runs_again_and_its_dependents_only_if_bytes_differ(
-    smoke_root: Path, tmp_path: Path, run_here: RunHere
-) -> None:
+def test_an_edited_result_runs_again_and_its_dependents_only_if_bytes_differ(smoke_root, tmp_path, run_here):
     copied = _copy(smoke_root, tmp_path)
     edited = _handles(copied)["base"].run
     edited.result_file.write_text(edited.result_file.read_text().replace("parameters", "Parameters"))
@@ -173,7 +167,7 @@ def test_an_edited_result_runs_again_and_its_dependents_only_if_bytes_differ(
     assert markers.check_outputs(edited).outputs_digest == digest
 
 
-def test_a_forged_marker_is_named_and_the_stage_runs_again(smoke_root: Path, tmp_path: Path, run_here: RunHere) -> None:
+def test_a_forged_marker_is_named_and_the_stage_runs_again(smoke_root, tmp_path, run_here):
     copied = _copy(smoke_root, tmp_path)
     run = _handles(copied)["aggregate"].run
     run.marker_file.write_text("")
@@ -201,7 +195,7 @@ def _sign(marker_file: Path, **described: object) -> None:
     marker_file.write_text(json.dumps(marker | {"marker_digest": durable.sha256_json(marker)}))
 
 
-def test_a_forged_table_is_never_shown_as_finished(smoke_root: Path, tmp_path: Path, run_here: RunHere) -> None:
+def test_a_forged_table_is_never_shown_as_finished(smoke_root, tmp_path, run_here):
     copied = _copy(smoke_root, tmp_path)
     run = _handles(copied)["aggregate"].run
     (run.path / "table.md").write_text((run.path / "table.md").read_text().replace("| monotonic ", "| monotonix ", 1))
@@ -217,8 +211,8 @@ def test_a_forged_table_is_never_shown_as_finished(smoke_root: Path, tmp_path: P
 
 
 def test_an_input_that_only_a_full_check_finds_altered_is_named_once_and_then_made_again(
-    smoke_root: Path, tmp_path: Path, run_here: RunHere
-) -> None:
+    smoke_root, tmp_path, run_here
+):
     copied = _copy(smoke_root, tmp_path)
     run = _handles(copied)["evaluate"].run
     _handles(copied)["aggregate"].run.marker_file.unlink()
@@ -232,9 +226,7 @@ def test_an_input_that_only_a_full_check_finds_altered_is_named_once_and_then_ma
     assert code == 0 and _handles(copied)["aggregate"].finished, printed
 
 
-def test_verify_finds_a_result_whose_input_was_made_again_with_other_bytes(
-    smoke_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_finds_a_result_whose_input_was_made_again_with_other_bytes(smoke_root, tmp_path, capsys):
     copied = _copy(smoke_root, tmp_path)
     run = _handles(copied)["setup"].run
     run.result_file.write_text(run.result_file.read_text().replace("documents", "dokuments"))
@@ -244,7 +236,7 @@ def test_verify_finds_a_result_whose_input_was_made_again_with_other_bytes(
     assert printed.count("verified  ") == 1 and "the input 'text' is not the one that was read" in printed
 
 
-def test_a_study_of_a_pretrained_folder_and_local_files(smoke_root: Path, tmp_path: Path, run_here: RunHere) -> None:
+def test_a_study_of_a_pretrained_folder_and_local_files(smoke_root, tmp_path, run_here):
     """The real loading code on a local copy: tokenizer and model by `from_pretrained`, text of one file."""
     model = shutil.copytree(_handles(smoke_root)["base"].run.path / "model", tmp_path / "model")
     parquets = (_handles(smoke_root)["setup"].run.path / "text").glob("*.parquet")

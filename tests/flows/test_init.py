@@ -1,7 +1,5 @@
 """`ratchet init`: the file that it writes runs to its end by the command, killed once in between."""
 
-from __future__ import annotations
-
 import ast
 import random
 import re
@@ -15,16 +13,14 @@ import torch
 from flows import command
 from storage import durable
 from storage.visible import is_hidden
-from tests.forks import QUICK, Forks
+from tests.forks import QUICK
 from tests.test_going_on import FILES
 
 TRAIN = FILES["train.py"].replace("    if step % 50 ==", "    time.sleep(pause)\n    if step % 50 ==")
 """That of docs/going-on.md, which takes --output, --steps and --resume, and waits until the test lets it go on."""
 
 
-def test_the_study_that_is_written_goes_on_after_a_kill(
-    tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_study_that_is_written_goes_on_after_a_kill(tmp_path, forks, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert command.ratchet(["init"]) == 0
     assert capsys.readouterr().out == "wrote my_study.py; next: ratchet run my_study.py\n"
@@ -42,8 +38,8 @@ def test_the_study_that_is_written_goes_on_after_a_kill(
 
 
 def test_a_script_is_given_the_words_that_it_takes_and_goes_on_from_its_checkpoint(
-    tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, forks, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     script = TRAIN.replace("type=int)", "type=int, default=300)", 1).replace(
         "import argparse", "import argparse, time", 1
@@ -186,9 +182,7 @@ for epoch in range(3):
         ]),
     ],
 )  # fmt: skip
-def test_what_a_script_s_text_tells_is_filled_in_and_the_rest_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: list[str]
-) -> None:
+def test_what_a_script_s_text_tells_is_filled_in_and_the_rest_named(tmp_path, monkeypatch, script, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train_NAME.py").write_text(script)
     assert command.ratchet(["init", "mine", "--train-py", "train_NAME.py"]) == 0
@@ -198,9 +192,7 @@ def test_what_a_script_s_text_tells_is_filled_in_and_the_rest_named(
     assert [re.sub("(,)  # .*", r"\1", line.strip()) for line in written.splitlines()] == words
 
 
-def test_nothing_is_overwritten_and_no_file_is_left_that_would_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_overwritten_and_no_file_is_left_that_would_not_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("# mine")
     (tmp_path / "plain.py").write_text("print('trained')\n")
@@ -220,9 +212,7 @@ def test_nothing_is_overwritten_and_no_file_is_left_that_would_not_run(
     assert '        # checkpoints="last.pt",  # what it goes' in (tmp_path / "plain_study.py").read_text()
 
 
-def test_a_script_that_reads_a_configurator_beside_it_runs(
-    tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_reads_a_configurator_beside_it_runs(tmp_path, forks, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(CONFIGURATOR)
     over = "import sys\nfor word in sys.argv[1:]:\n    key, value = word[2:].split('=')\n    globals()[key] = value\n"
@@ -232,9 +222,7 @@ def test_a_script_that_reads_a_configurator_beside_it_runs(
     assert code == 0 and [*tmp_path.glob("runs/mine/mine-train/*/scratch/ckpt.json")], printed
 
 
-def test_generators_that_a_checkpoint_does_not_hold_are_said_and_the_lines_keep_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_generators_that_a_checkpoint_does_not_hold_are_said_and_the_lines_keep_them(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(REQUIRED)
     assert command.ratchet(["init", "mine", "--train-py", "train.py"]) == 0
@@ -257,9 +245,7 @@ def test_generators_that_a_checkpoint_does_not_hold_are_said_and_the_lines_keep_
     assert "generators" not in capsys.readouterr().out + (tmp_path / "keeps_study.py").read_text()
 
 
-def test_a_second_script_has_a_name_of_its_own_and_each_encoding_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_script_has_a_name_of_its_own_and_each_encoding_is_read(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     written = {
         "first.py": b"x = 1\n",
@@ -295,9 +281,7 @@ HOSTILE = {
     "name", ["t.py", f"a\n{WITNESS}\n.py", f'a"""\n{WITNESS}\n"""'.replace("/", "") + ".py", "\u202et\\.py"]
 )
 @pytest.mark.parametrize("script", HOSTILE.values(), ids=HOSTILE)
-def test_nothing_of_a_script_or_its_name_is_run_or_hidden(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, name: str
-) -> None:
+def test_nothing_of_a_script_or_its_name_is_run_or_hidden(tmp_path, monkeypatch, script, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_text(script)
     assert command.ratchet(["init", "mine", "--train-py", name]) == 0

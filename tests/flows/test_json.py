@@ -1,9 +1,6 @@
 """`--json`: one document, with names that stay, of what the words say too; and the same exit code."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +24,7 @@ def both(capsys: Capture, *given: object) -> tuple[Any, str]:
     return json.loads(text), words
 
 
-def test_list_has_every_result_and_what_is_not_finished(tmp_path: Path, capsys: Capture) -> None:
+def test_list_has_every_result_and_what_is_not_finished(tmp_path, capsys):
     answer = finished(tmp_path, Study(name="one"))[1]
     failed = finished(tmp_path, Study(name="two", fails=True, words=3))[0]
     studies, words = both(capsys, "list", tmp_path)
@@ -46,7 +43,7 @@ def test_list_has_every_result_and_what_is_not_finished(tmp_path: Path, capsys: 
     assert asked(capsys, "list", tmp_path / "none", "--json") == (2, "")
 
 
-def test_show_has_all_that_is_said_of_a_run(tmp_path: Path, capsys: Capture) -> None:
+def test_show_has_all_that_is_said_of_a_run(tmp_path, capsys):
     finished(tmp_path, Study(name="one", fails=True))
     count, answer = finished(tmp_path, Study(name="one"))
     facts, words = both(capsys, "show", answer.run.path)
@@ -68,7 +65,7 @@ def test_show_has_all_that_is_said_of_a_run(tmp_path: Path, capsys: Capture) -> 
     assert asked(capsys, "show", count.run.path, "--json", "--table") == (2, "")
 
 
-def test_compare_has_all_differences_and_which_outputs_are_equal(tmp_path: Path, capsys: Capture) -> None:
+def test_compare_has_all_differences_and_which_outputs_are_equal(tmp_path, capsys):
     one, other = (finished(tmp_path, Study(name="one", level=level))[-1].run for level in (0.95, 0.9))
     found, words = both(capsys, "compare", one.path, other.path, "--all")
     assert [found[name]["folder"] for name in "ab"] == [str(one.path), str(other.path)]
@@ -88,7 +85,7 @@ def test_compare_has_all_differences_and_which_outputs_are_equal(tmp_path: Path,
     assert asked(capsys, "compare", table, "--json") == asked(capsys, "compare", table, "--format", "json")
 
 
-def test_status_has_each_stage_with_its_folder_and_how_it_stands(tmp_path: Path, capsys: Capture) -> None:
+def test_status_has_each_stage_with_its_folder_and_how_it_stands(tmp_path, capsys):
     found, words = both(capsys, "status", "inversion", "--profile", "smoke", "--root", tmp_path / "none")
     assert (found["study"], found["finished"], found["notes"]) == ("inversion-smoke", False, words.splitlines()[:1])
     lines = words.splitlines()[1:]
@@ -101,7 +98,7 @@ def test_status_has_each_stage_with_its_folder_and_how_it_stands(tmp_path: Path,
     assert asked(capsys, "status", "inversion", "--profile", "smoke", "--root", tmp_path, "--json")[0] == 75
 
 
-def test_a_number_that_is_not_finite_is_no_json(tmp_path: Path, capsys: Capture) -> None:
+def test_a_number_that_is_not_finite_is_no_json(tmp_path, capsys):
     """As in the run directory of a stranger: `NaN` would break the program that reads it."""
     run = finished(tmp_path, Study(name="one"))[0].run
     (run.attempts / "0001.json").write_text('{"attempt": 1, "cpu_seconds": NaN}')

@@ -1,7 +1,5 @@
 """`ratchet list`: what lies below a root, from the run directories alone."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace
@@ -20,7 +18,6 @@ from tasks.stage.configuration import execution
 from tasks.stage.numerics import Numerics
 from tasks.stage.run import Stage, StageInput, StageRun
 from tasks.stage.study import StageConfiguration
-from tests.conftest import RunHere
 from tests.flows.answers import ANSWER, COUNT, AnswerConfig, CountConfig, Study, finished
 
 
@@ -34,9 +31,7 @@ def listed(root: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_a_result_is_listed_with_its_seed_its_answer_and_its_place(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_result_is_listed_with_its_seed_its_answer_and_its_place(root, capsys):
     number = len(find_runs(root))
     study, first, answer, place = listed(root, capsys).splitlines()
     (report,) = root.glob("smoke/aggregate/*/report.html")
@@ -45,9 +40,7 @@ def test_a_result_is_listed_with_its_seed_its_answer_and_its_place(
     assert answer.strip() == durable.read_json(report.with_name("result.json"))["headline"] and "**" not in answer
 
 
-def test_results_of_one_study_are_told_apart_by_what_was_configured(
-    root: Path, run_here: RunHere, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_of_one_study_are_told_apart_by_what_was_configured(root, run_here, capsys):
     assert run_here("--root", root, "--set", "evaluation.confidence_level=0.9")[0] == 0
     lines = [line for line in listed(root, capsys).splitlines() if "  aggregate, " in line]
     assert [line[line.index("seed 42") :] for line in lines] == [
@@ -55,9 +48,7 @@ def test_results_of_one_study_are_told_apart_by_what_was_configured(
     ]
 
 
-def test_what_is_not_finished_says_how_it_stands_and_what_runs_how_far(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_finished_says_how_it_stands_and_what_runs_how_far(root, capsys):
     uat, base = (next(root.glob(f"smoke/{stage}/*")) for stage in ("uat", "base"))
     for run in (uat, base):
         (run / "COMPLETE.json").unlink()
@@ -71,9 +62,7 @@ def test_what_is_not_finished_says_how_it_stands_and_what_runs_how_far(
     assert f"  running      base {base.name}: attempt 1: 12/40 steps, training" in said
 
 
-def test_what_cannot_be_read_or_does_not_hold_says_so_and_an_export_is_as_finished_as_its_origin(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_read_or_does_not_hold_says_so_and_an_export_is_as_finished_as_its_origin(root, capsys):
     assert command.ratchet(["export", str(root), str(root.parent / "copy")]) == 0
     number = len(find_runs(root))
     capsys.readouterr()
@@ -87,7 +76,7 @@ def test_what_cannot_be_read_or_does_not_hold_says_so_and_an_export_is_as_finish
     assert f"  unreadable   order {order.name}: " in said and "  aggregate, seed 42\n" in said
 
 
-def test_what_was_read_or_shown_and_is_gone_says_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_read_or_shown_and_is_gone_says_so(root, capsys):
     """As a scratch disk leaves it that removes what is old: what is left was finished, and stands on nothing."""
     assert "  gone " not in listed(root, capsys)
     (evaluate,), (audit,), (aggregate,) = (
@@ -106,7 +95,7 @@ def test_what_was_read_or_shown_and_is_gone_says_so(root: Path, capsys: pytest.C
     assert said.count("  gone ") == 1, "nothing that is there reads evaluate"
 
 
-def test_a_folder_without_runs_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_runs_is_bad_input(tmp_path, capsys):
     assert command.ratchet(["list", str(tmp_path)]) == 2
     assert f"there are no runs below {tmp_path}" in capsys.readouterr().err
 
@@ -124,9 +113,7 @@ def double(run: StageRun, config: DoubleConfig, counted: StageInput) -> dict[str
     return {"words": 2 * counted.result["words"]}
 
 
-def test_a_study_whose_stages_name_nothing_to_read_is_listed_by_what_no_other_stage_reads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_whose_stages_name_nothing_to_read_is_listed_by_what_no_other_stage_reads(tmp_path, capsys):
     def page(study: Study, stage: Dispatcher) -> Handle:
         return stage(DOUBLE, DoubleConfig(), counted=stage(COUNT, CountConfig(words=study.words)))
 
@@ -149,7 +136,7 @@ def test_a_study_whose_stages_name_nothing_to_read_is_listed_by_what_no_other_st
     assert f"    {count.run.result_file}\n" in said and f"  not finished count {failed.run.path.name}" in said
 
 
-def test_an_edited_result_is_not_listed_as_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_edited_result_is_not_listed_as_finished(tmp_path, capsys):
     _, answer = finished(tmp_path, Study(name="one"))
     assert "10 words & more" in listed(tmp_path, capsys)
     text = answer.run.result_file.read_text()
@@ -165,9 +152,7 @@ def raised(study: Study, stage: Dispatcher) -> Handle:
     return stage(replace(ANSWER, version=2), AnswerConfig(seed=study.seed, level=study.level), counted=counted)
 
 
-def test_a_superseded_report_does_not_stand_beside_the_present_one_as_if_both_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_superseded_report_does_not_stand_beside_the_present_one_as_if_both_counted(tmp_path, capsys):
     finished(tmp_path, Study(name="one"))
     assert "version" not in listed(tmp_path, capsys)
     finished(tmp_path, Study(name="one"), raised)
@@ -196,7 +181,7 @@ class FileConfig(AnswerConfig):
 FILE = Stage("answer", FileConfig, "tests.flows.answers:answer", needs="cpu")
 
 
-def test_a_result_of_other_bytes_of_one_file_is_superseded_and_that_of_another_file_is_not(tmp_path: Path) -> None:
+def test_a_result_of_other_bytes_of_one_file_is_superseded_and_that_of_another_file_is_not(tmp_path):
     runs = []
     for file, digest in (("a.txt", "1"), ("a.txt", "2"), ("b.txt", "3")):
 

@@ -1,9 +1,6 @@
 """docs/reference.md and the page of each study are made of the configuration, and say every key once."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +18,7 @@ SHARED = (DOCS / "reference.md").read_text()
 
 
 @pytest.mark.parametrize("study", [*page_names(), ""])
-def test_the_page_is_what_the_command_makes(study: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_what_the_command_makes(study, capsys):
     """After a change of a key: as CONTRIBUTING.md has it."""
     assert command.ratchet(["reference", *([study] if study else [])]) == 0
     assert capsys.readouterr().out == (PAGES[study] if study else SHARED)
@@ -45,7 +42,7 @@ def facts(key: Key) -> list[str]:
 
 
 @pytest.mark.parametrize("study", page_names())
-def test_every_key_stands_once_on_its_page_or_on_the_shared_one(study: str) -> None:
+def test_every_key_stands_once_on_its_page_or_on_the_shared_one(study):
     own, shared = cells_of(PAGES[study]), cells_of(SHARED)
     of_it = [row[:-1] for row in shared if row[-1] == "all" or study in row[-1].split(", ")]
     assert sorted([*own, *of_it]) == sorted(facts(key) for key in dict.fromkeys(keys_of(load_page(study).model)))
@@ -53,7 +50,7 @@ def test_every_key_stands_once_on_its_page_or_on_the_shared_one(study: str) -> N
     assert sorted(f"`{name}`" for name in named) == sorted({row[0] for row in of_it})
 
 
-def test_keys_stand_below_their_group_and_the_choice_that_brings_them() -> None:
+def test_keys_stand_below_their_group_and_the_choice_that_brings_them():
     files = SHARED.partition("With `text.source=files`:")[2].partition("With `")[0]
     assert re.findall(r"^\| `([\w.]+)`", files, re.MULTILINE)[:2] == ["text.source", "text.paths"]
     for page in (SHARED, *PAGES.values()):
@@ -62,14 +59,14 @@ def test_keys_stand_below_their_group_and_the_choice_that_brings_them() -> None:
         assert len(headings) == len({*headings}) and all(name.startswith("`") for name in headings[1:])
 
 
-def test_the_keys_of_what_a_list_holds_stand_below_it() -> None:
+def test_the_keys_of_what_a_list_holds_stand_below_it():
     page = PAGES["icecube"]
     assert "| `trials` | list of groups |  | `[{name: as-found}, {learning_rate: 0.0001, name: learning-rate}, " in page
     of_each = page.partition("With `trials=[{...}]`:")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `trials\.(\w+)` \|", of_each, re.MULTILINE) == [*Trial.model_fields]
 
 
-def test_a_study_of_one_s_own_has_one_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_of_one_s_own_has_one_too(tmp_path, capsys):
     assert command.ratchet(["reference", str(written(tmp_path / "own"))]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("# Keys of the study letters\n") and "`ratchet run letters.py --keys`" in shown

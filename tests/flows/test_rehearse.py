@@ -1,7 +1,5 @@
 """What `ratchet rehearse` shows of a script, and what is said of a run that went on where nothing shows it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -71,7 +69,7 @@ def killed_once(place: Path, forks: Forks) -> None:
 
 
 @pytest.mark.parametrize("place", [(False, "step{step}.pt"), (True, "step{step}.pt")], indirect=True)
-def test_a_script_that_loses_its_generator_is_told_from_one_that_keeps_it(place: Path, forks: Forks) -> None:
+def test_a_script_that_loses_its_generator_is_told_from_one_that_keeps_it(place, forks):
     """Seen: an unchanged train.py, killed three times, had other weights, and "1 of 1 runs verified" said no word."""
     killed_once(place, forks)
     (folder,) = (file.parent for file in place.glob("runs/mine/mine-train/*/stage.json"))
@@ -96,7 +94,7 @@ def test_a_script_that_loses_its_generator_is_told_from_one_that_keeps_it(place:
     assert code == 0 and "not shown to be exact" in " ".join(said.split()), said
 
 
-def test_what_differs_in_two_files_of_torch_is_named(tmp_path: Path) -> None:
+def test_what_differs_in_two_files_of_torch_is_named(tmp_path):
     for run, value in (("whole", 1.0), ("killed", 2.0)):
         (tmp_path / run).mkdir()
         durable.write_json(tmp_path / run / "COMPLETE.json", {"outputs": {"last.pt": {}}})
@@ -105,7 +103,7 @@ def test_what_differs_in_two_files_of_torch_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [(False, "last.pt")], indirect=True)
-def test_a_rehearsal_that_never_went_on_shows_nothing(place: Path, forks: Forks) -> None:
+def test_a_rehearsal_that_never_went_on_shows_nothing(place, forks):
     """It writes over its one checkpoint too often for any to be kept, and begins anew, with equal bytes."""
     assert forks.run(place, "rehearse", "mine.py", first=OFTEN) == (
         1, "mine-train: not shown: it kept nothing before its end, so that it began anew each time\n"
@@ -113,7 +111,7 @@ def test_a_rehearsal_that_never_went_on_shows_nothing(place: Path, forks: Forks)
     assert not (place / "runs" / "mine" / "rehearsed.json").exists()
 
 
-def test_a_run_that_never_went_on_needs_no_rehearsal(tmp_path: Path) -> None:
+def test_a_run_that_never_went_on_needs_no_rehearsal(tmp_path):
     (attempts := tmp_path / "runs/s/a/0" / "attempts").mkdir(parents=True)
     durable.write_json(attempts / "0001.json", {"attempt": 1})
     durable.write_json(attempts.parent / "stage.json", {"stage": "a", "fingerprint": "0"})

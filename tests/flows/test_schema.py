@@ -1,9 +1,6 @@
 """`ratchet schema`: what an editor checks a profile by takes every profile there is, and no wrong one."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -17,7 +14,7 @@ from storage.errors import BadInput
 
 
 @pytest.mark.parametrize("study", page_names())
-def test_every_profile_is_valid_by_the_schema_of_its_study(study: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_profile_is_valid_by_the_schema_of_its_study(study, capsys):
     assert command.ratchet(["schema", study]) == 0
     schema, page = json.loads(capsys.readouterr().out), load_page(study)
     Draft202012Validator.check_schema(schema)
@@ -44,7 +41,7 @@ def test_every_profile_is_valid_by_the_schema_of_its_study(study: str, capsys: p
         ("name", "a/b"),
     ],
 )
-def test_what_a_study_refuses_the_schema_refuses_too(key: str, value: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_study_refuses_the_schema_refuses_too(key, value, capsys):
     command.ratchet(["schema", "robustness"])
     schema, page = Draft202012Validator(json.loads(capsys.readouterr().out)), load_page("robustness")
     file = page.profiles / "smoke.yaml"
@@ -53,7 +50,7 @@ def test_what_a_study_refuses_the_schema_refuses_too(key: str, value: Any, capsy
         read_study(page, "smoke", [f"{key}={json.dumps(value)}"], None)
 
 
-def test_a_group_with_a_default_may_have_part_of_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_with_a_default_may_have_part_of_its_keys(capsys):
     command.ratchet(["schema", "calorimeter"])
     schema, page = Draft202012Validator(json.loads(capsys.readouterr().out)), load_page("calorimeter")
     assert "required" in page.model.model_json_schema()["$defs"]["Filling"]

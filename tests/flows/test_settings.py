@@ -1,7 +1,5 @@
 """Configuration: what a person writes, what is refused and how, and what reaches a fingerprint."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -167,7 +165,7 @@ def _fingerprints(study: Study) -> dict[str, str]:
     return {handle.label: handle.run.fingerprint for handle in walk.handles}
 
 
-def test_every_field_is_listed_here_with_its_class() -> None:
+def test_every_field_is_listed_here_with_its_class():
     for name, kind in _configurations().items():
         fields = {field: field_class(info) for field, info in kind.model_fields.items()}
         if issubclass(kind, Execution):
@@ -177,7 +175,7 @@ def test_every_field_is_listed_here_with_its_class() -> None:
         assert {f for f, c in fields.items() if c == "scientific"} == {*SCIENTIFIC_FIELDS.get(name, "").split()}, name
 
 
-def test_every_field_has_a_description_for_the_form() -> None:
+def test_every_field_has_a_description_for_the_form():
     for kind in _configurations().values():
         for field, info in kind.model_fields.items():
             assert info.description and len(info.description) > 10, f"{kind.__name__}.{field}"
@@ -187,7 +185,7 @@ def _leaves(annotation: Any) -> set[Any]:
     return {leaf for part in get_args(annotation) for leaf in _leaves(part)} or {annotation}
 
 
-def test_only_types_that_yaml_the_form_and_python_share() -> None:
+def test_only_types_that_yaml_the_form_and_python_share():
     for kind in _configurations().values():
         for field, info in kind.model_fields.items():
             for leaf in _leaves(info.annotation):
@@ -199,14 +197,14 @@ def test_only_types_that_yaml_the_form_and_python_share() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_every_profile_is_valid_as_yaml_as_the_ui_form_and_as_python(profile: str) -> None:
+def test_every_profile_is_valid_as_yaml_as_the_ui_form_and_as_python(profile):
     study = settings.read_study(ROBUSTNESS, profile, [], None)
     form = study.model_dump(mode="json")
     assert robustness.robustness.validate_parameters({"study": form})["study"] == study
     assert Study(**form) == study
 
 
-def test_a_key_that_is_given_twice_is_refused_at_the_line_of_the_second(tmp_path: Path) -> None:
+def test_a_key_that_is_given_twice_is_refused_at_the_line_of_the_second(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("name: mine\nseed: 1\n\nseed: 2\n")
     with pytest.raises(BadInput, match=rf"'seed' is given twice\s+in \"{file}\", line 4"):
@@ -223,14 +221,14 @@ def test_a_key_that_is_given_twice_is_refused_at_the_line_of_the_second(tmp_path
         ("model={layers: 2}", r"model\.source is missing: from-scratch, directory, hub$"),
     ],
 )
-def test_a_group_that_says_wrongly_or_not_what_it_is_names_what_would_be_valid(change: str, message: str) -> None:
+def test_a_group_that_says_wrongly_or_not_what_it_is_names_what_would_be_valid(change, message):
     with pytest.raises(BadInput, match=message) as caught:
         settings.read_study(ROBUSTNESS, "smoke", [change], None)
     assert "tag" not in str(caught.value)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_every_key_of_every_profile_is_read_by_a_stage(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_key_of_every_profile_is_read_by_a_stage(profile, monkeypatch):
     """What changes no stage's configuration would be a key that does nothing."""
     for where, manifest in ((external, "file_manifest"), (model_files, "model_manifest")):  # assets/ need not be there
         monkeypatch.setattr(where, manifest, lambda _: {"file": "0" * 64})
@@ -250,7 +248,7 @@ def test_every_key_of_every_profile_is_read_by_a_stage(profile: str, monkeypatch
         assert getattr(study, name) in read, name
 
 
-def test_the_pythia_profile_has_the_numbers_of_the_seed() -> None:
+def test_the_pythia_profile_has_the_numbers_of_the_seed():
     study = settings.read_study(ROBUSTNESS, "pythia-1.4b", [], None)
     assert study.model.model == "EleutherAI/pythia-1.4b" and study.text.dataset == "monology/pile-uncopyrighted"
     assert (study.splits.train_documents, study.sequence_length, study.seed) == (100_000, 2048, 42)
@@ -271,7 +269,7 @@ def test_the_pythia_profile_has_the_numbers_of_the_seed() -> None:
 
 
 @pytest.mark.parametrize("profile", ["pythia-70m", "pythia-2.8b", "pythia-6.9b", "llama-3.2-1b"])
-def test_the_other_hub_profiles_ask_the_same_of_other_models(profile: str) -> None:
+def test_the_other_hub_profiles_ask_the_same_of_other_models(profile):
     """What differs is the model, what it forces (variant, windows), and how the work is done."""
     ours, seed = (settings.read_study(ROBUSTNESS, name, [], None).scientific() for name in (profile, "pythia-1.4b"))
     differing = {key for key in seed if ours[key] != seed[key]}
@@ -288,7 +286,7 @@ def test_the_other_hub_profiles_ask_the_same_of_other_models(profile: str) -> No
     assert study.budget.effective_batch_examples % study.execution.micro_batch_examples == 0
 
 
-def test_execution_never_reaches_a_fingerprint() -> None:
+def test_execution_never_reaches_a_fingerprint():
     changes = {
         "execution.cpu_threads": 1,
         "execution.micro_batch_examples": 4,
@@ -327,13 +325,13 @@ EXAMINED = MODELS | {"evaluate", "order"}
         ("splits.test_documents", 21, set()),
     ],
 )
-def test_a_change_reaches_only_the_stages_that_read_it(change: str, value: object, stays: set[str]) -> None:
+def test_a_change_reaches_only_the_stages_that_read_it(change, value, stays):
     before, after = _fingerprints(_smoke()), _fingerprints(_smoke(**{change: value}))
     assert {name for name in before if before[name] == after.get(name)} == stays
 
 
 @pytest.mark.parametrize(("change", "value"), [("seed", 7), ("model.init_seed", 7)])
-def test_other_seeds_draw_other_random_signs(change: str, value: int) -> None:
+def test_other_seeds_draw_other_random_signs(change, value):
     arms = ["baseline", "monotonic", "random-signs"]
     before, after = for_starts(_smoke(arms=arms)), for_starts(_smoke(arms=arms, **{change: value}))
     assert list(before) == ["non-negative-positive-part", "random-positive-part"]
@@ -341,7 +339,7 @@ def test_other_seeds_draw_other_random_signs(change: str, value: int) -> None:
     assert before["random-positive-part"].seeds != after["random-positive-part"].seeds
 
 
-def test_arms_that_start_alike_share_the_stage_that_makes_their_start() -> None:
+def test_arms_that_start_alike_share_the_stage_that_makes_their_start():
     """Of eight arms with constrained weights seven starts are made."""
     arms = [*get_args(ArmName)]
     study = _smoke(arms=arms)
@@ -359,7 +357,7 @@ def test_arms_that_start_alike_share_the_stage_that_makes_their_start() -> None:
     assert trained == {"train-baseline", "train-monotonic", *(f"train-placebo ({arm})" for arm in arms[2:])}
 
 
-def test_learning_rates_give_every_arm_the_same_trials_and_a_choice() -> None:
+def test_learning_rates_give_every_arm_the_same_trials_and_a_choice():
     study = _smoke(learning_rates="[1e-3, 3e-3]", arms="[baseline, monotonic, own-signs]")
     labels = _fingerprints(study)
     for arm, trained in (
@@ -372,7 +370,7 @@ def test_learning_rates_give_every_arm_the_same_trials_and_a_choice() -> None:
     assert [training.budget.learning_rate for training in for_trainings(one, "monotonic")] == [5e-4]
 
 
-def test_a_field_added_later_leaves_old_fingerprints_alone_while_it_has_its_default() -> None:
+def test_a_field_added_later_leaves_old_fingerprints_alone_while_it_has_its_default():
     class Old(Configuration):
         epochs: float = scientific(1.0, description="an old field")
 
@@ -383,7 +381,7 @@ def test_a_field_added_later_leaves_old_fingerprints_alone_while_it_has_its_defa
     assert New(dropout=0.1).scientific() != Old().scientific()
 
 
-def test_an_unknown_key_is_named_with_what_would_be_valid() -> None:
+def test_an_unknown_key_is_named_with_what_would_be_valid():
     with pytest.raises(BadInput, match=r"budget\.learning_rat: unknown key.*did you mean 'learning_rate'.*epochs"):
         _smoke(**{"budget.learning_rat": 1})
     with pytest.raises(BadInput, match=r"model\.hiden_size.*did you mean 'hidden_size'"):
@@ -392,7 +390,7 @@ def test_an_unknown_key_is_named_with_what_would_be_valid() -> None:
         _smoke(atacks=1)
 
 
-def test_a_key_that_stands_in_a_group_is_found_there() -> None:
+def test_a_key_that_stands_in_a_group_is_found_there():
     with pytest.raises(BadInput, match=r"micro_batch: unknown key.*did you mean 'execution\.micro_batch_examples'\? "):
         _smoke(micro_batch=4)
     with pytest.raises(BadInput, match=r"learning_rate: unknown key.*did you mean 'budget\.learning_rate' or 'model\."):
@@ -401,17 +399,17 @@ def test_a_key_that_stands_in_a_group_is_found_there() -> None:
         _smoke(epochs=1)
 
 
-def test_a_value_beyond_a_limit_is_refused_with_both_limits() -> None:
+def test_a_value_beyond_a_limit_is_refused_with_both_limits():
     with pytest.raises(BadInput, match=r"max_shared_shingles: .* or equal to 1 \(it is 3; limits: >= 0, <= 1\)"):
         _smoke(**{"splits.max_shared_shingles": 3})
 
 
-def test_a_value_where_a_list_belongs_is_refused_as_no_list() -> None:
+def test_a_value_where_a_list_belongs_is_refused_as_no_list():
     with pytest.raises(BadInput, match=r"text\.packages: .*\(it is 'numpy'\): write a list, such as \[numpy\]"):
         _smoke(**{"text.packages": "numpy"})
 
 
-def test_a_variant_that_the_model_does_not_have_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_a_variant_that_the_model_does_not_have_is_refused_before_anything_runs(tmp_path):
     told = "constraint.variant {} does not exist in a model of architecture {}, which has {}"
     with pytest.raises(BadInput, match=told.format("gated_all", "gpt_neox", "mlp_in, mlp_both, mlp_in_attn_out")):
         _smoke(**{"constraint.variant": "gated_all"})
@@ -424,7 +422,7 @@ def test_a_variant_that_the_model_does_not_have_is_refused_before_anything_runs(
         assert _smoke(model=model).constraint.variant == "mlp_both"
 
 
-def test_a_key_of_another_source_is_unknown() -> None:
+def test_a_key_of_another_source_is_unknown():
     with pytest.raises(BadInput, match=r"text\.paths: a key of another text\.source; valid keys here: max_char"):
         _smoke(**{"text.paths": "[a.txt]"})
 
@@ -432,23 +430,23 @@ def test_a_key_of_another_source_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("change", "value"), [("seed", '"3"'), ("seed", 3.5), ("budget.epochs", '"1"'), ("budget.epochs", -1)]
 )
-def test_a_wrong_type_or_range_is_refused_with_its_key_and_value(change: str, value: object) -> None:
+def test_a_wrong_type_or_range_is_refused_with_its_key_and_value(change, value):
     with pytest.raises(BadInput, match=change.replace(".", r"\.") + ".*it is"):
         _smoke(**{change: value})
 
 
-def test_numbers_as_people_write_them() -> None:
+def test_numbers_as_people_write_them():
     assert _smoke(**{"budget.learning_rate": "1e-5"}).budget.learning_rate == 1e-5
     assert _smoke(**{"execution.max_epochs_per_run": "0.5"}).execution.max_epochs_per_run == 0.5
 
 
 @pytest.mark.parametrize("change", ["nonsense", "=1", "seed.x=1", "text.packages=[a"])
-def test_a_malformed_set_is_refused(change: str) -> None:
+def test_a_malformed_set_is_refused(change):
     with pytest.raises(BadInput, match="--set"):
         settings.read_study(ROBUSTNESS, "smoke", [change], None)
 
 
-def test_an_unknown_profile_lists_the_profiles(tmp_path: Any) -> None:
+def test_an_unknown_profile_lists_the_profiles(tmp_path):
     with pytest.raises(BadInput, match=r"'quik'.*pythia-1\.4b, pythia-2\.8b.*quick, smoke"):
         settings.read_study(ROBUSTNESS, "quik", [], None)
     with pytest.raises(BadInput, match="there is no file"):
@@ -477,7 +475,7 @@ def test_an_unknown_profile_lists_the_profiles(tmp_path: Any) -> None:
         ),
     ],
 )
-def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change: str, value: int, message: str) -> None:
+def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change, value, message):
     with pytest.raises(BadInput, match=message) as caught:
         _smoke(**{change: value})
     assert len(str(caught.value)) < 250, "it names the keys, and does not recite the whole study"
@@ -538,19 +536,17 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change: str
     ],
     ids=lambda value: " ".join(f"{key}={one}" for key, one in value.items()) if isinstance(value, dict) else "",
 )
-def test_a_comparison_that_would_mean_nothing_is_refused_before_anything_runs(
-    changes: dict[str, Any], message: str
-) -> None:
+def test_a_comparison_that_would_mean_nothing_is_refused_before_anything_runs(changes, message):
     with pytest.raises(BadInput, match=message):
         _smoke(**changes)
 
 
-def test_patience_by_which_the_arms_would_train_unequally_long_is_refused() -> None:
+def test_patience_by_which_the_arms_would_train_unequally_long_is_refused():
     with pytest.raises(BadInput, match=r"budget\.patience_validations: all arms must train"):
         _smoke(**{"budget.patience_validations": 3})
 
 
-def test_a_key_that_is_gone_says_what_to_do_and_its_default_in_a_kept_study_is_let_through() -> None:
+def test_a_key_that_is_gone_says_what_to_do_and_its_default_in_a_kept_study_is_let_through():
     with pytest.raises(
         BadInput, match=r"(?s)quick.*unequal_budgets is no key any more: all arms train on budget: leave"
     ):
@@ -559,7 +555,7 @@ def test_a_key_that_is_gone_says_what_to_do_and_its_default_in_a_kept_study_is_l
     assert for_aggregate(_smoke()).scientific()["unequal_budgets"] is None, "as in the fingerprints of finished runs"
 
 
-def test_two_arms_that_are_one_experiment_are_refused() -> None:
+def test_two_arms_that_are_one_experiment_are_refused():
     study = _smoke()
     walk = Walk("/nonexistent", "smoke")
     text = walk(robustness.SETUP, for_setup(study))
@@ -570,7 +566,7 @@ def test_two_arms_that_are_one_experiment_are_refused() -> None:
         walk(robustness.TRAIN_MONOTONIC, training, text=text, start=base)
 
 
-def test_a_choice_of_sources_is_a_form_in_the_ui_and_not_a_text_box() -> None:
+def test_a_choice_of_sources_is_a_form_in_the_ui_and_not_a_text_box():
     """The Prefect UI renders anyOf as tabs with fields, and oneOf as a box for JSON."""
 
     class Whole(Study):
@@ -584,7 +580,7 @@ def test_a_choice_of_sources_is_a_form_in_the_ui_and_not_a_text_box() -> None:
     assert "sweep_seeds" not in study and list(study)[-1] == "execution" and len(study) == len(Study.model_fields) - 1
 
 
-def test_the_form_shows_what_one_changes_first_with_units_and_limits() -> None:
+def test_the_form_shows_what_one_changes_first_with_units_and_limits():
     """In the order of CHANGED_FIRST; a key that it does not show is kept by the UI, as the profile says."""
     shown = parameter_schema(robustness.robustness).model_dump_for_openapi()["definitions"]["Study"]["properties"]
     paths = [
@@ -597,7 +593,7 @@ def test_the_form_shows_what_one_changes_first_with_units_and_limits() -> None:
 
 
 @pytest.mark.parametrize("name", page_names())
-def test_the_form_has_the_defaults_of_the_study_not_of_the_classes_of_its_groups(name: str) -> None:
+def test_the_form_has_the_defaults_of_the_study_not_of_the_classes_of_its_groups(name):
     """What the form shows is what is started, and what `ratchet run` starts: the same runs."""
     page = load_page(name)
     shown = TypeAdapter(Annotated[page.model, Form(page.model)]).json_schema()["properties"]
@@ -609,9 +605,7 @@ def test_the_form_has_the_defaults_of_the_study_not_of_the_classes_of_its_groups
         assert shown["budget"]["properties"]["learning_rate"]["default"] == 3e-4
 
 
-def test_relative_paths_are_those_of_the_folder_where_the_study_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_are_those_of_the_folder_where_the_study_is_started(tmp_path, monkeypatch):
     """A job works in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     assert LocalFiles(paths=["texts/a.txt", "/data/b.txt"]).paths == [f"{tmp_path}/texts/a.txt", "/data/b.txt"]

@@ -1,10 +1,7 @@
 """`ratchet show`: all about one run, from its run directory alone."""
 
-from __future__ import annotations
-
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +17,7 @@ def shown(capsys: pytest.CaptureFixture[str], handle: Handle, *options: str) -> 
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_finished_run_says_what_came_out_and_where_and_what_it_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_says_what_came_out_and_where_and_what_it_read(tmp_path, capsys):
     count, answer = finished(tmp_path, Study(name="one"))
     lines = shown(capsys, answer)
     assert lines[0] == f"answer {answer.run.path.name}, of the study one"
@@ -50,9 +45,7 @@ def test_a_finished_run_says_what_came_out_and_where_and_what_it_read(
         ("a0 b2 b0", [2]),  # begun anew
     ],
 )
-def test_attempts_that_went_on_with_edited_files_are_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], attempts: str, told: list[int]
-) -> None:
+def test_attempts_that_went_on_with_edited_files_are_told(tmp_path, capsys, attempts, told):
     """Each is the digest of a person's files, and the steps that were kept when it began."""
     count, _ = finished(tmp_path, Study(name="one"))
     first = durable.read_json(count.run.attempts / "0001.json")
@@ -65,9 +58,7 @@ def test_attempts_that_went_on_with_edited_files_are_told(
     ]
 
 
-def test_every_attempt_says_when_where_how_and_why_it_ended_and_what_it_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_attempt_says_when_where_how_and_why_it_ended_and_what_it_used(tmp_path, capsys):
     run = finished(tmp_path, Study(name="one", fails=True))[0].run
     of_cluster = {
         "host": "node7",
@@ -103,9 +94,7 @@ def test_every_attempt_says_when_where_how_and_why_it_ended_and_what_it_used(
     assert [line for line in lines if ".log" in line] == [f"  log      {run.attempts / '0002.log'}"]
 
 
-def test_an_attempt_at_work_and_one_that_was_killed_are_told_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_attempt_at_work_and_one_that_was_killed_are_told_apart(tmp_path, capsys):
     handle = finished(tmp_path, Study(name="one", fails=True))[0]
     file = handle.run.attempts / "0001.json"
     durable.write_json(file, durable.read_json(file) | {"end_state": None, "ended_at": None, "diagnosis": None})
@@ -122,7 +111,7 @@ def test_an_attempt_at_work_and_one_that_was_killed_are_told_apart(
     assert lines[1].startswith("  state    running")
 
 
-def test_sizes_are_those_on_disk_the_largest_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sizes_are_those_on_disk_the_largest_first(tmp_path, capsys):
     count = finished(tmp_path, Study(name="one"))[0]
     for name, size in (("model/a/weights.safetensors", 30_000_000), ("checkpoints/1/state", 2_000_000)):
         (count.run.path / name).parent.mkdir(parents=True)
@@ -131,9 +120,7 @@ def test_sizes_are_those_on_disk_the_largest_first(tmp_path: Path, capsys: pytes
     assert disk.startswith("  disk     32.0 MB: model 30.0 MB, checkpoints 2.0 MB, ") and "others" in disk
 
 
-def test_an_exported_copy_says_so_and_a_damaged_run_is_shown_as_far_as_it_can_be_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_exported_copy_says_so_and_a_damaged_run_is_shown_as_far_as_it_can_be_read(tmp_path, capsys):
     count = finished(tmp_path / "runs", Study(name="one"))[0]
     assert command.ratchet(["export", str(tmp_path / "runs"), str(tmp_path / "copy")]) == 0
     capsys.readouterr()
@@ -147,7 +134,7 @@ def test_an_exported_copy_says_so_and_a_damaged_run_is_shown_as_far_as_it_can_be
     assert f"{count.run.attempts / '0001.json'} cannot be read" in said
 
 
-def test_a_duration_that_no_record_tells_is_not_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_duration_that_no_record_tells_is_not_made_up(tmp_path, capsys):
     count = finished(tmp_path, Study(name="one"))[0]
     shutil.rmtree(count.run.attempts)
     assert shown(capsys, count)[1].endswith(", after a time that no attempt's record tells")

@@ -1,7 +1,5 @@
 """`python -m flows.stage`, what a job runs: it begins only what can be begun, and its exit code says how it ended."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -53,7 +51,7 @@ def _logger_as_before() -> Iterator[None]:
     logger.handlers[:], logger.propagate, logger.level = before
 
 
-def test_a_study_is_done_stage_by_stage_and_again_is_no_work(tmp_path: Path) -> None:
+def test_a_study_is_done_stage_by_stage_and_again_is_no_work(tmp_path):
     job = Job(tmp_path)
     for name in ("toy-training", "toy-report"):
         assert job.run(name, fingerprint=job.handle(name).run.fingerprint) == 0
@@ -63,7 +61,7 @@ def test_a_study_is_done_stage_by_stage_and_again_is_no_work(tmp_path: Path) -> 
     assert (attempts.newest(job.handle().run.attempts) or {})["attempt"] == 1
 
 
-def test_an_attempt_that_is_to_be_continued_and_one_that_failed_differ_in_the_exit_code(tmp_path: Path) -> None:
+def test_an_attempt_that_is_to_be_continued_and_one_that_failed_differ_in_the_exit_code(tmp_path):
     obstacle = tmp_path / "obstacle"
     obstacle.touch()
     job = Job(tmp_path / "runs", check_fails_while=str(obstacle))
@@ -88,13 +86,7 @@ def test_an_attempt_that_is_to_be_continued_and_one_that_failed_differ_in_the_ex
         ({"study_file": "/nowhere/study.yaml"}, "no study file /nowhere/study.yaml"),
     ],
 )
-def test_what_cannot_begin_is_bad_input_and_leaves_no_attempt(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    changed: dict[str, str],
-    told: str,
-) -> None:
+def test_what_cannot_begin_is_bad_input_and_leaves_no_attempt(tmp_path, capsys, monkeypatch, changed, told):
     monkeypatch.setattr(stage, "INPUTS_SECONDS", 0.0)
     job = Job(tmp_path)
     assert job.run(**changed) == 2
@@ -117,8 +109,8 @@ def scripted():
 
 
 def test_a_script_that_was_edited_between_two_jobs_is_named_and_the_run_tells_why_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     script = "import sys; open('end' if sys.argv[1:] else 'last', 'w').write('1'); sys.exit(not sys.argv[1:])"
     Path("train.py").write_text(script)
@@ -139,18 +131,14 @@ def test_a_script_that_was_edited_between_two_jobs_is_named_and_the_run_tells_wh
     assert stage.main(given) == 0, "with the script put back it goes on"
 
 
-def test_an_error_of_ours_before_the_attempt_has_a_code_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_of_ours_before_the_attempt_has_a_code_of_its_own(tmp_path, monkeypatch, capsys):
     job = Job(tmp_path)
     monkeypatch.setattr(stage, "attempt", lambda *_: 1 / 0)
     assert job.run() == stage.ENDED_BEFORE
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_a_disk_without_room_for_a_record_has_an_exit_code_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disk_without_room_for_a_record_has_an_exit_code_of_its_own(tmp_path, monkeypatch, capsys):
     with small_disk(tmp_path / "disk", "size=32m") as disk:
         job = Job(disk)
         filled = disk / "filled"
@@ -169,9 +157,7 @@ def test_a_disk_without_room_for_a_record_has_an_exit_code_of_its_own(
     assert Job(tmp_path / "quota").run() == stage.DISK_FULL
 
 
-def test_an_input_that_this_host_does_not_see_yet_is_checked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_input_that_this_host_does_not_see_yet_is_checked_again(tmp_path, monkeypatch):
     """An NFS client that has just listed the folder knows for up to a minute nothing of what another host wrote."""
     job = Job(tmp_path)
     assert job.run() == 0
@@ -180,9 +166,7 @@ def test_an_input_that_this_host_does_not_see_yet_is_checked_again(
     assert job.run("toy-report") == 0
 
 
-def test_a_job_that_comes_after_the_end_on_another_host_sees_its_marker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_comes_after_the_end_on_another_host_sees_its_marker(tmp_path, monkeypatch):
     job = Job(tmp_path)
     assert job.run() == 0
     unseen, marker = job.hidden_marker()
@@ -193,9 +177,7 @@ def test_a_job_that_comes_after_the_end_on_another_host_sees_its_marker(
     )
 
 
-def test_a_held_run_directory_is_waited_for_and_then_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_held_run_directory_is_waited_for_and_then_told(tmp_path, monkeypatch, capsys):
     job = Job(tmp_path)
     folder = job.handle().run.path / "locks"
     folder.mkdir(parents=True)

@@ -6,8 +6,6 @@ over the syntax tree without imports, docstrings, comments, and the words of err
 progress) is left out: what it passes on is in the fingerprint.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import hashlib
@@ -87,7 +85,7 @@ def digests() -> dict[str, str]:
     return {module: digest for stage in STAGES.values() for module, digest in modules_of(stage.work).items()}
 
 
-def test_a_changed_module_raises_versions_or_says_why_results_are_the_same() -> None:
+def test_a_changed_module_raises_versions_or_says_why_results_are_the_same():
     entries = json.loads(REGISTRY.read_text())
     changed = [module for module, now in sorted(digests().items()) if entries.get(module, [[""]])[-1][0] != now]
     assert not changed, (
@@ -98,7 +96,7 @@ def test_a_changed_module_raises_versions_or_says_why_results_are_the_same() -> 
     )
 
 
-def test_every_raised_version_stands_on_its_page_and_every_entry_says_why() -> None:
+def test_every_raised_version_stands_on_its_page_and_every_entry_says_why():
     for module, entries in json.loads(REGISTRY.read_text()).items():
         for _, raised, why in entries:
             assert why, module
@@ -106,9 +104,7 @@ def test_every_raised_version_stands_on_its_page_and_every_entry_says_why() -> N
                 assert STAGES[stage].version >= version, f"{module}: {stage} is to have version {version}"
 
 
-def test_a_change_deep_in_what_a_stage_imports_is_seen_and_a_comment_or_an_error_s_words_are_not(
-    tmp_path: Path,
-) -> None:
+def test_a_change_deep_in_what_a_stage_imports_is_seen_and_a_comment_or_an_error_s_words_are_not(tmp_path):
     for file in (REPOSITORY / "tasks").rglob("*.py"):
         copy = tmp_path / file.relative_to(REPOSITORY)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +119,7 @@ def test_a_change_deep_in_what_a_stage_imports_is_seen_and_a_comment_or_an_error
     assert {module for module, _ in changed} == {"tasks.training.order"}
 
 
-def test_the_condition_of_an_error_is_part_of_the_source(tmp_path: Path) -> None:
+def test_the_condition_of_an_error_is_part_of_the_source(tmp_path):
     file = tmp_path / "tasks" / "toy.py"
     file.parent.mkdir()
     digests = set()

@@ -1,7 +1,5 @@
 """A sweep over any key of any study: cells share what does not differ, and those that stopped are shown as missing."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -93,9 +91,7 @@ def run_sweep(prefect_server: str, capsys: pytest.CaptureFixture[str]) -> Callab
     return run
 
 
-def test_a_cell_that_stopped_is_missing_until_its_cause_is_gone(
-    own: Path, run_sweep: Callable[..., tuple[int, str]]
-) -> None:
+def test_a_cell_that_stopped_is_missing_until_its_cause_is_gone(own, run_sweep):
     broken, root = own.with_name("broken"), own.with_name("runs")
     broken.touch()
     given = [own, "--root", root, "--set", f"fails_while={broken}", "--over", "seed=1,7,3", "--over", "width=2,4"]
@@ -115,7 +111,7 @@ def test_a_cell_that_stopped_is_missing_until_its_cause_is_gone(
     assert run_sweep(*given, command_="status")[0] == 0
 
 
-def test_a_sweep_says_which_cells_its_table_waits_for(own: Path, run_sweep: Callable[..., tuple[int, str]]) -> None:
+def test_a_sweep_says_which_cells_its_table_waits_for(own, run_sweep):
     """A cell that crashed or was killed is not missing: it goes on when the same command is started again."""
     broken, root = own.with_name("broken"), own.with_name("runs")
     broken.touch()
@@ -131,7 +127,7 @@ def test_a_sweep_says_which_cells_its_table_waits_for(own: Path, run_sweep: Call
     assert run_sweep(*given)[0] == 0
 
 
-def test_a_sweep_of_which_nothing_is_left_has_no_table(own: Path, run_sweep: Callable[..., tuple[int, str]]) -> None:
+def test_a_sweep_of_which_nothing_is_left_has_no_table(own, run_sweep):
     broken, root = own.with_name("broken"), own.with_name("runs")
     broken.touch()
     given = ["--set", f"fails_while={broken}", "--seed", "7", "--over", "width=2,4"]
@@ -157,16 +153,12 @@ def test_a_sweep_of_which_nothing_is_left_has_no_table(own: Path, run_sweep: Cal
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
-def test_a_sweep_that_is_none_is_refused_before_anything_runs(
-    given: list[str], told: str, own: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_that_is_none_is_refused_before_anything_runs(given, told, own, capsys):
     assert command.ratchet(["sweep", str(own), "--root", str(own.with_name("runs")), *given]) == 2
     assert told in capsys.readouterr().err and not own.with_name("runs").exists()
 
 
-def test_a_sweep_is_started_from_the_form_of_the_study(
-    own: Path, prefect_server: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_sweep_is_started_from_the_form_of_the_study(own, prefect_server, caplog):
     page = load_page(str(own))
     deployed = flow_of(page)
     described = deployed.parameters.properties["over"]
@@ -184,9 +176,7 @@ def test_a_sweep_is_started_from_the_form_of_the_study(
     assert len(list(own.with_name("runs").glob("angles/angles-fit/*"))) == 3
 
 
-def test_a_form_that_is_wrong_ends_with_a_sentence_and_a_right_one_is_the_study(
-    own: Path, prefect_server: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_form_that_is_wrong_ends_with_a_sentence_and_a_right_one_is_the_study(own, prefect_server, caplog):
     """What a form gives is a dictionary; what Prefect finds wrong with it comes as a traceback."""
     deployed, root = flow_of(load_page(str(own))), str(own.with_name("runs"))
     with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
@@ -212,9 +202,7 @@ def test_a_form_that_is_wrong_ends_with_a_sentence_and_a_right_one_is_the_study(
     assert not [record for record in caplog.records if record.exc_info], "a sentence, and no traceback"
 
 
-def test_the_log_of_a_deployed_run_ends_with_its_cause_and_no_traceback(
-    own: Path, prefect_server: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_of_a_deployed_run_ends_with_its_cause_and_no_traceback(own, prefect_server, caplog):
     """As Prefect's worker runs a flow: what the flow returned is raised there, and was logged as unexpected."""
     deployed = flow_of(load_page(str(own)))
     given = {"study": {"name": "angles", "width": 0}, "root": str(own.with_name("runs"))}
@@ -226,9 +214,7 @@ def test_the_log_of_a_deployed_run_ends_with_its_cause_and_no_traceback(
     assert "Finished in state BadInput" in of_run[-1].getMessage() and not of_run[-1].exc_info
 
 
-def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
-    run_sweep: Callable[..., tuple[int, str]], smoke_root: Path, tmp_path: Path
-) -> None:
+def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(run_sweep, smoke_root, tmp_path):
     root = Path(shutil.copytree(smoke_root, tmp_path / "runs", symlinks=True))
     code, printed = run_sweep("robustness", "--profile", "smoke", "--root", root, "--over", "seed=42,7")
     assert code == 0, printed
@@ -251,9 +237,7 @@ def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
     assert (sweep / "report.html").read_text().count("<svg") == len(result["figures"]) >= 2
 
 
-def test_a_dry_run_says_which_seed_each_stage_belongs_to(
-    run_sweep: Callable[..., tuple[int, str]], tmp_path: Path
-) -> None:
+def test_a_dry_run_says_which_seed_each_stage_belongs_to(run_sweep, tmp_path):
     given = ["robustness", "--profile", "smoke", "--root", tmp_path, "--dry-run"]
     code, printed = run_sweep(*given, "--over", "seed=42,7")
     *lines, total = printed.splitlines()

@@ -1,7 +1,5 @@
 """What a person reads in a terminal: all of it, at the width of the window."""
 
-from __future__ import annotations
-
 import io
 import math
 import os
@@ -11,7 +9,6 @@ import subprocess
 import sys
 import termios
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -67,9 +64,7 @@ def lines_at(columns: int, printed: str) -> int:
     return sum(max(1, math.ceil(len(line) / columns)) for line in printed.rstrip("\n").split("\n"))
 
 
-def test_a_finished_study_ends_with_its_answer_in_at_most_15_lines_and_all_tables_by_a_command(
-    smoke_root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_study_ends_with_its_answer_in_at_most_15_lines_and_all_tables_by_a_command(smoke_root, capsys):
     printed = "\n".join(in_window(80, "-m", "flows.robustness", "--profile", "smoke", "--root", str(smoke_root)))
     (run,) = smoke_root.glob("smoke/aggregate/*")
     result = durable.read_json(run / "result.json")
@@ -84,7 +79,7 @@ def test_a_finished_study_ends_with_its_answer_in_at_most_15_lines_and_all_table
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_no_word_of_the_tables_is_cut_off_at_the_edge_of_the_window(smoke_root: Path, columns: int) -> None:
+def test_no_word_of_the_tables_is_cut_off_at_the_edge_of_the_window(smoke_root, columns):
     table, shown = next(smoke_root.glob("smoke/aggregate/*/table.md")).read_text(), io.StringIO()
     show_markdown(Console(file=shown, width=columns, force_terminal=True, soft_wrap=True), table)
     lines = ESCAPES.sub("", shown.getvalue()).split("\n")
@@ -93,7 +88,7 @@ def test_no_word_of_the_tables_is_cut_off_at_the_edge_of_the_window(smoke_root: 
 
 
 @pytest.mark.parametrize("columns", [20, 33, 80])
-def test_words_that_are_wider_than_the_window_and_wide_characters_are_folded(columns: int) -> None:
+def test_words_that_are_wider_than_the_window_and_wide_characters_are_folded(columns):
     shown = io.StringIO()
     cells = ["controls/aggregate/0648babe3d6c" * 2, "漢字漢字漢字漢字漢字"]
     show_markdown(
@@ -106,7 +101,7 @@ def test_words_that_are_wider_than_the_window_and_wide_characters_are_folded(col
         assert len(set(cell) - set(plain)) == 0 and plain.count(cell[-1]) >= cell.count(cell[-1])
 
 
-def test_nothing_but_how_it_stands_is_said_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_but_how_it_stands_is_said_of_a_study(tmp_path, monkeypatch):
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "never-used"))  # Prefect's notice comes once in each
     lines = in_window(
         120, "-m", "flows.robustness", "--profile", "smoke", "--root", str(tmp_path), "--status", status=75
@@ -115,7 +110,7 @@ def test_nothing_but_how_it_stands_is_said_of_a_study(tmp_path: Path, monkeypatc
     assert "anonymous" not in " ".join(lines)
 
 
-def test_a_pipe_gets_the_tables_as_text_without_escapes(smoke_root: Path) -> None:
+def test_a_pipe_gets_the_tables_as_text_without_escapes(smoke_root):
     table, shown = next(smoke_root.glob("smoke/aggregate/*/table.md")).read_text(), io.StringIO()
     show_markdown(Console(file=shown, soft_wrap=True, markup=False), table)
     assert re.search(r"\\[\\`*_\[\]<>|~&$#]", table) and not re.search(r"\\[_*\[\]<>]", shown.getvalue())
@@ -131,7 +126,7 @@ for line in {lines!r}:
 
 
 @pytest.mark.parametrize("columns", [80, 60])
-def test_every_line_wraps_between_words_in_a_terminal_and_stays_whole_in_a_pipe(columns: int, tmp_path: Path) -> None:
+def test_every_line_wraps_between_words_in_a_terminal_and_stays_whole_in_a_pipe(columns, tmp_path):
     """What came: `robust|ness`, `-0|.0221`, `uat (b|aseline)`."""
     answers = [finished(tmp_path, Study(name="one", seed=seed, words=12))[-1].run.path for seed in (42, 43)]
     lines = [f"list {tmp_path}", f"show {answers[0]}", f"compare {answers[0]} {answers[1]} --all", f"verify {tmp_path}"]

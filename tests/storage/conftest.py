@@ -1,7 +1,5 @@
 """A real small disk for the tests that fill it or find it read-only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

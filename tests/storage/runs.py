@@ -1,7 +1,5 @@
 """Small finished runs, made with the storage functions alone, and what the tests of this folder do to them."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

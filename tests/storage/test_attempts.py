@@ -1,7 +1,5 @@
 """The record of each attempt, and what an attempt at a real stage leaves behind when its disk or its lock fails."""
 
-from __future__ import annotations
-
 import errno
 import importlib.metadata
 import json

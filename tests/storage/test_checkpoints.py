@@ -1,7 +1,5 @@
 """A checkpoint is believed only when every byte verifies; the newest one that does is continued from."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

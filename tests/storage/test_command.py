@@ -1,7 +1,5 @@
 """python -m storage: what it says of a root, what it removes, and what it hands out."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

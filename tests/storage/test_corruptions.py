@@ -601,7 +601,7 @@ def _can_commit(lock: Lock) -> bool:
 
 
 @pytest.mark.parametrize("cases", [1_000, pytest.param(10_000, marks=pytest.mark.long)])
-def test_corruptions_each_come_out_as_the_table_says(cases: int, built: Built) -> None:
+def test_corruptions_each_come_out_as_the_table_says(cases, built):
     counted: Counter[tuple[str, str]] = Counter()
     for seed in range(cases):
         kind, mutation, expected = ROWS[seed % len(ROWS)]
@@ -654,14 +654,8 @@ SWITCHED_OFF: list[tuple[str, Mutation, object, str, object]] = [
     ("kind", "mutation", "owner", "verification", "off"), SWITCHED_OFF, ids=lambda value: getattr(value, "__name__", "")
 )
 def test_with_its_verification_switched_off_a_corruption_goes_unnoticed(
-    built: Built,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    mutation: Mutation,
-    owner: object,
-    verification: str,
-    off: object,
-) -> None:
+    built, monkeypatch, kind, mutation, owner, verification, off
+):
     cases = [Case(seed, kind, mutation, EXPECTED[kind][mutation]) for seed in range(20)]
     for case in cases:
         case.run(built)
@@ -675,14 +669,14 @@ def test_with_its_verification_switched_off_a_corruption_goes_unnoticed(
     assert wrong, "it is refused all the same: this verification is not what notices it"
 
 
-def test_every_kind_of_file_has_a_mutation_that_only_its_verification_notices() -> None:
+def test_every_kind_of_file_has_a_mutation_that_only_its_verification_notices():
     assert {kind for kind, *_ in SWITCHED_OFF} == set(EXPECTED)
 
 
 # ------------------------------------------------------------------------------------ found here first, and mended
 
 
-def test_with_every_manifest_flipped_into_another_runs_nothing_is_begun_anew_unasked(built: Built) -> None:
+def test_with_every_manifest_flipped_into_another_runs_nothing_is_begun_anew_unasked(built):
     before = built.training
     names = [f"checkpoints/{step}/manifest.json" for step in STEPS]
     before.write(before.state | {name: before.state[name].replace(b"ffff", b"gfff", 1) for name in names})
@@ -691,7 +685,7 @@ def test_with_every_manifest_flipped_into_another_runs_nothing_is_begun_anew_una
         checkpoints.newest_verified()
 
 
-def test_a_manifest_whose_identity_is_no_object_is_passed_over(built: Built) -> None:
+def test_a_manifest_whose_identity_is_no_object_is_passed_over(built):
     before, name = built.training, f"checkpoints/{STEPS[-1]}/manifest.json"
     manifest = json.loads(before.state[name]) | {"identity": None}
     before.write(before.state | {name: durable.canonical_json(manifest)})
@@ -699,7 +693,7 @@ def test_a_manifest_whose_identity_is_no_object_is_passed_over(built: Built) -> 
     assert found is not None and found.step == STEPS[-2]
 
 
-def test_an_unreadable_checkpoint_does_not_crowd_out_the_one_that_was_just_saved(tmp_path: Path, built: Built) -> None:
+def test_an_unreadable_checkpoint_does_not_crowd_out_the_one_that_was_just_saved(tmp_path, built):
     checkpoints = Checkpoints(tmp_path, IDENTITY, built.lock)
     for step in (10, 20):
         checkpoints.save(step, {"model": {"weight": torch.ones(3)}}, {})
@@ -713,13 +707,13 @@ def test_an_unreadable_checkpoint_does_not_crowd_out_the_one_that_was_just_saved
     assert found is not None and found.step == 15
 
 
-def test_a_record_part_under_the_name_of_another_does_not_count(built: Built) -> None:
+def test_a_record_part_under_the_name_of_another_does_not_count(built):
     before = built.records
     before.write(before.state | {f"b.{suffix}": before.state[f"a.{suffix}"] for suffix in ("parquet", "json")})
     assert not RecordParts(before.folder, IDENTITY, built.lock).has("b")
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
-def test_a_live_lock_that_is_deleted_never_lets_two_commit(built: Built, where: str) -> None:
+def test_a_live_lock_that_is_deleted_never_lets_two_commit(built, where):
     kind = f"lock of a live holder {where}"
     Case(0, kind, delete, ONE).run(built)

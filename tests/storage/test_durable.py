@@ -1,7 +1,5 @@
 """A name is durable or it is not there: a write that fails leaves the old content and nothing half written."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

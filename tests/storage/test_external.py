@@ -1,7 +1,5 @@
 """Inputs from outside count by content: the same files elsewhere are the same input, other bytes are another."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

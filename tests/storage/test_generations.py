@@ -1,7 +1,5 @@
 """The generation is raised when a stage is begun again on purpose, once, and says why."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

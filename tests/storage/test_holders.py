@@ -4,8 +4,6 @@ What a lock file says of its holder is tested in test_locks.py; here whole train
 come back, and what counts is the bytes that are left.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -150,9 +148,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 # ------------------------------------------------------------------------------------------------ started at once
 
 
-def test_of_two_commands_started_at_once_one_works_and_the_other_names_it_and_ends_with_2(
-    forks: Forks, tmp_path: Path, undisturbed: dict[str, bytes]
-) -> None:
+def test_of_two_commands_started_at_once_one_works_and_the_other_names_it_and_ends_with_2(forks, tmp_path, undisturbed):
     """The one that works is held still until the other has ended, which must not take it for dead meanwhile."""
     run = begun(tmp_path)
     both = {forks.fork("train", run.path) for _ in range(2)}
@@ -259,14 +255,14 @@ MOMENTS = ["training", "saving"]
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_the_contender_finishes_what_the_frozen_one_began_with_the_bytes_of_an_undisturbed_run(
-    revived: dict[str, Revived], undisturbed: dict[str, bytes], moment: str
-) -> None:
+    revived, undisturbed, moment
+):
     assert revived[moment].contender == Outcome("finished")
     assert what_must_be_equal(revived[moment].run) == undisturbed
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_the_revived_one_changes_no_byte_that_the_contender_left(revived: dict[str, Revived], moment: str) -> None:
+def test_the_revived_one_changes_no_byte_that_the_contender_left(revived, moment):
     """No checkpoint, no metrics row, no result and no marker of it, and nothing is taken away."""
     assert revived[moment].found == revived[moment].left
     assert not runs.temporaries(revived[moment].run.path)
@@ -275,7 +271,7 @@ def test_the_revived_one_changes_no_byte_that_the_contender_left(revived: dict[s
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_the_revived_one_ends_with_1_and_says_that_it_was_taken_over(revived: dict[str, Revived], moment: str) -> None:
+def test_the_revived_one_ends_with_1_and_says_that_it_was_taken_over(revived, moment):
     assert revived[moment].exit_code == 1
     record = revived[moment].record
     assert (record["end_state"], record["exit_code"]) == ("crashed", 1)
@@ -321,8 +317,8 @@ def saves(folder: str, moment: str) -> int:
     ],
 )
 def test_one_that_freezes_at_any_moment_of_a_save_and_comes_back_leaves_the_contenders_checkpoints_alone(
-    forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+    forks, tmp_path, monkeypatch, moment
+):
     pid = forks.fork("save", tmp_path, moment)
     while state_of(pid) != "T":
         time.sleep(0.001)
@@ -374,12 +370,8 @@ def _rewrite_lock(run: RunDirectory, **changed: object) -> None:
     ids=["killed", "pid reused", "pid reused by the process that asks", "machine restarted", "another host"],
 )
 def test_the_training_of_a_dead_holder_goes_on_with_the_bytes_of_an_undisturbed_run(
-    left_by_the_dead: RunDirectory,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    changed: dict[str, object],
-    waits: bool,
-) -> None:
+    left_by_the_dead, tmp_path, monkeypatch, changed, waits
+):
     """Only one that cannot be seen is waited for."""
     _rewrite_lock(left_by_the_dead, **changed)
     monkeypatch.setattr(locks, "acquire", partial(locks.acquire, dead_after_seconds=DEAD_AFTER))
@@ -393,9 +385,7 @@ def test_the_training_of_a_dead_holder_goes_on_with_the_bytes_of_an_undisturbed_
     assert what_must_be_equal(left_by_the_dead) == what_must_be_equal(undisturbed)
 
 
-def test_a_training_on_another_host_whose_heartbeat_moves_is_left_alone(
-    left_by_the_dead: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_on_another_host_whose_heartbeat_moves_is_left_alone(left_by_the_dead, monkeypatch):
     run = left_by_the_dead
     _rewrite_lock(run, host="node17", boot_id="another boot", slurm_job_id="4711")
     monkeypatch.setattr(locks, "acquire", partial(locks.acquire, dead_after_seconds=PATIENCE))

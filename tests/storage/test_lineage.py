@@ -1,7 +1,5 @@
 """What determines a result, and in what two results differ: in themselves and in all that they read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +36,7 @@ def study(root: Path, text: str = "old", seed: int = 1, level: float = 0.9, vers
     return run_of(root, "table", {"level": level}, text=setup, **trained)
 
 
-def test_what_differs_is_named_once_with_every_stage_that_it_differs_in_and_the_nearest_first(tmp_path: Path) -> None:
+def test_what_differs_is_named_once_with_every_stage_that_it_differs_in_and_the_nearest_first(tmp_path):
     found = between(study(tmp_path), study(tmp_path, text="new", seed=2, level=0.95, version=3))
     assert found == [
         Difference("level", 0.9, 0.95, ("table",)),
@@ -49,7 +47,7 @@ def test_what_differs_is_named_once_with_every_stage_that_it_differs_in_and_the_
     assert between(study(tmp_path), study(tmp_path)) == []
 
 
-def test_an_input_that_only_one_reads_and_a_field_that_only_one_has_are_named(tmp_path: Path) -> None:
+def test_an_input_that_only_one_reads_and_a_field_that_only_one_has_are_named(tmp_path):
     setup = run_of(tmp_path, "setup", {})
     plain = run_of(tmp_path, "table", {"level": 1})
     reading = run_of(tmp_path, "table", {"level": 1, "wide": True}, text=setup)
@@ -59,14 +57,14 @@ def test_an_input_that_only_one_reads_and_a_field_that_only_one_has_are_named(tm
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"version": 1}'])
-def test_what_was_removed_or_damaged_upstream_is_said_to_be_lost(tmp_path: Path, content: str | None) -> None:
+def test_what_was_removed_or_damaged_upstream_is_said_to_be_lost(tmp_path, content):
     old, new = study(tmp_path, text="old"), study(tmp_path, text="new")
     lost = next(path for path in tmp_path.glob("study/setup/*/stage.json") if "old" in path.read_text())
     lost.unlink() if content is None else lost.write_text(content)
     assert between(old, new) == [Difference("stage.json", "lost", "there", ("setup",))]
 
 
-def test_a_stage_file_that_was_edited_to_read_itself_ends_all_the_same(tmp_path: Path) -> None:
+def test_a_stage_file_that_was_edited_to_read_itself_ends_all_the_same(tmp_path):
     run = study(tmp_path)
     described = durable.read_json(run.stage_file)
     described["inputs"]["self"] = {"stage": run.stage, "fingerprint": run.fingerprint}
@@ -75,7 +73,7 @@ def test_a_stage_file_that_was_edited_to_read_itself_ends_all_the_same(tmp_path:
     assert between(run, study(tmp_path, seed=2))
 
 
-def test_the_values_of_a_key_are_those_of_the_run_and_of_all_that_it_reads(tmp_path: Path) -> None:
+def test_the_values_of_a_key_are_those_of_the_run_and_of_all_that_it_reads(tmp_path):
     lineages = Lineages()
     values = lineages.values(lineages.of(study(tmp_path)))
     assert values == {"level": {"0.9"}, "split.share": {"0.1"}, "arm": {"free", "bound"}, "seed": {"1"}}

@@ -1,7 +1,5 @@
 """A marker is believed only while it holds: every way to forge one is refused, and the refusal says why."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,12 +1,9 @@
 """Files that others made: no pipe is waited for, no device read to its end, and no small file becomes a large value."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -30,7 +27,7 @@ def _no_hang() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
-def test_what_is_no_regular_file_is_refused_at_once_by_name(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_regular_file_is_refused_at_once_by_name(tmp_path, kind):
     file = tmp_path / "COMPLETE.json"
     if kind == "pipe":
         os.mkfifo(file)
@@ -47,7 +44,7 @@ def test_what_is_no_regular_file_is_refused_at_once_by_name(tmp_path: Path, kind
 @pytest.mark.parametrize(
     "text", ["[" * 200_000, '{"a":' * 200_000, "[" * 65 + "{}" + "]" * 65, "9" * 5_000, "{", "\udcff"]
 )
-def test_json_that_nests_or_is_none_is_one_line_with_the_file_s_name(tmp_path: Path, text: str) -> None:
+def test_json_that_nests_or_is_none_is_one_line_with_the_file_s_name(tmp_path, text):
     file = tmp_path / "result.json"
     file.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ValueError, match=r"result\.json") as found:
@@ -55,13 +52,13 @@ def test_json_that_nests_or_is_none_is_one_line_with_the_file_s_name(tmp_path: P
     assert len(str(found.value)) < 500
 
 
-def test_what_nests_as_deep_as_is_allowed_is_read_and_brackets_in_text_do_not_count(tmp_path: Path) -> None:
+def test_what_nests_as_deep_as_is_allowed_is_read_and_brackets_in_text_do_not_count(tmp_path):
     for text in ("[" * 64 + "]" * 64, '["' + "[" * 1000 + '"]', "[" + "[]," * 1000 + "[]]"):
         (tmp_path / "a.json").write_text(text)
         assert isinstance(durable.read_json(tmp_path / "a.json"), list)
 
 
-def test_more_bytes_than_the_bound_are_not_read(tmp_path: Path) -> None:
+def test_more_bytes_than_the_bound_are_not_read(tmp_path):
     with (tmp_path / "a.json").open("wb") as file:
         file.truncate(1 << 40)  # a sparse file of a terabyte
     with pytest.raises(ValueError, match=r"a\.json has more than 16,777,216 bytes"):
@@ -85,7 +82,7 @@ def test_more_bytes_than_the_bound_are_not_read(tmp_path: Path) -> None:
     ],
     ids=range(10),
 )
-def test_yaml_that_nests_repeats_itself_or_is_none_is_a_short_message(tmp_path: Path, text: str, why: str) -> None:
+def test_yaml_that_nests_repeats_itself_or_is_none_is_a_short_message(tmp_path, text, why):
     file = tmp_path / "profile.yaml"
     file.write_text(text)
     with pytest.raises(ValueError, match=r"profile\.yaml") as found:
@@ -93,7 +90,7 @@ def test_yaml_that_nests_repeats_itself_or_is_none_is_a_short_message(tmp_path: 
     assert why.format(file=file) in str(found.value) and len(str(found.value)) < 2000
 
 
-def test_yaml_as_people_write_it_is_read_as_before(tmp_path: Path) -> None:
+def test_yaml_as_people_write_it_is_read_as_before(tmp_path):
     text = "base: {rate: 0.1, names: [ä, 语]}\nother: &other {rate: 2}\nwhen: 2020-01-01\nnone: ~\n"
     (tmp_path / "a.yaml").write_text(text)
     assert reading.read_yaml(tmp_path / "a.yaml") == yaml.safe_load(text)
@@ -102,6 +99,6 @@ def test_yaml_as_people_write_it_is_read_as_before(tmp_path: Path) -> None:
         assert reading.read_yaml(tmp_path / "b.yaml") == yaml.safe_load(text)
 
 
-def test_a_message_quotes_no_more_than_a_person_reads() -> None:
+def test_a_message_quotes_no_more_than_a_person_reads():
     assert len(str(BadInput("x" * 1_000_000))) < 21_000
     assert str(BadInput("what, where and what to do")) == "what, where and what to do"

@@ -1,7 +1,5 @@
 """A record part counts only with the digest beside it; parts are merged and digested in bounded memory."""
 
-from __future__ import annotations
-
 import math
 import random
 import subprocess

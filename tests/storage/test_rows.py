@@ -1,7 +1,5 @@
 """Metric rows are cut back to what a checkpoint knows."""
 
-from __future__ import annotations
-
 import json
 import math
 

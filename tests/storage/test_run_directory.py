@@ -1,7 +1,5 @@
 """Where a run lies, and what its fingerprint depends on."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

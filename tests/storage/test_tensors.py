@@ -1,7 +1,5 @@
 """Tensor files of our own writer are what the safetensors library reads, bit for bit, with the digest that it says."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

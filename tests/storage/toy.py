@@ -1,7 +1,5 @@
 """A stage that does almost nothing, in every way in which a stage can end."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The smoke profile of a study in seconds: the real page with the real stages, without Prefect."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

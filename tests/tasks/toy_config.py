@@ -1,7 +1,5 @@
 """The configuration of the toy training of tiny.py, which a page reads without loading torch."""
 
-from __future__ import annotations
-
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.run import Stage

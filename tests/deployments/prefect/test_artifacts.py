@@ -1,15 +1,12 @@
 """What a stage shows in the Prefect UI."""
 
-from __future__ import annotations
-
 import base64
 import re
-from pathlib import Path
 
 from deployments.prefect.artifacts import as_markdown
 
 
-def test_figures_are_one_markdown_that_holds_them_with_what_they_show(tmp_path: Path) -> None:
+def test_figures_are_one_markdown_that_holds_them_with_what_they_show(tmp_path):
     svgs = [f'<svg xmlns="http://www.w3.org/2000/svg" aria-label="It shows é &amp; {i}."></svg>'.encode() for i in "ab"]
     files = [tmp_path / f"figure-{i}.svg" for i in range(2)]
     for file, svg in zip(files, svgs, strict=True):

@@ -1,7 +1,5 @@
 """The command with no server configured: it starts one, and leaves none behind, whatever ends it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -57,8 +55,8 @@ def _gone(home: Path, within_seconds: float) -> bool:
 
 
 def test_a_killed_command_leaves_no_process_and_the_next_one_finishes_with_its_own_server(
-    own_prefect_home: Path, smoke_root: Path, tmp_path: Path
-) -> None:
+    own_prefect_home, smoke_root, tmp_path
+):
     home, root = own_prefect_home, Path(shutil.copytree(smoke_root, tmp_path / "runs", symlinks=True))
     next(root.glob("smoke/aggregate/*/COMPLETE.json")).unlink()
     first = _start(home, root)
@@ -104,9 +102,7 @@ server.serve_forever() if server else sys.stdin.read()
     ],
     ids=["with our database", "with another database", "that ends with its command", "that is none"],
 )
-def test_a_command_uses_a_server(
-    tmp_path: Path, held: str, environment: dict[str, str], listens: list[str], found: bool
-) -> None:
+def test_a_command_uses_a_server(tmp_path, held, environment, listens, found):
     """A second one on the same SQLite file: "database is locked" eleven times in an hour."""
     for name in ("prefect.db", held):
         (tmp_path / name).touch()
@@ -127,9 +123,7 @@ def test_a_command_uses_a_server(
         holder.communicate()
 
 
-def test_a_command_without_a_configured_server_uses_the_one_of_its_prefect_home(
-    prefect_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_without_a_configured_server_uses_the_one_of_its_prefect_home(prefect_server, monkeypatch):
     with database_in(Path(os.environ["PREFECT_HOME"])):
         for module in (embedded, ui):  # no second one is started
             monkeypatch.setattr(module, "started_server", None)
@@ -150,7 +144,7 @@ with started_server(Path(sys.argv[1])) as server:
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["ends", "is killed"])
-def test_the_server_of_a_command_that(killed: bool, own_prefect_home: Path) -> None:
+def test_the_server_of_a_command_that(killed, own_prefect_home):
     """It stays for the other commands that use it, and no longer."""
     home = own_prefect_home
     (theirs := home / "deployments").mkdir()  # in the present folder, which may be a stranger's: it is not run
@@ -180,7 +174,7 @@ def test_the_server_of_a_command_that(killed: bool, own_prefect_home: Path) -> N
             assert embedded._joined(held) is None and not list(home.glob("*.users")), "a killed server's"
 
 
-def test_a_server_that_cannot_say_that_it_is_ready_ends(own_prefect_home: Path) -> None:
+def test_a_server_that_cannot_say_that_it_is_ready_ends(own_prefect_home):
     """The command that waits for its word would wait for ever."""
     code = "import deployments.prefect.embedded as e; e.ANSWER_SECONDS = 0.001; e.serve(0)"
     environment = os.environ | {"PREFECT_HOME": str(own_prefect_home), "PYTHONPATH": str(REPOSITORY)}
@@ -203,8 +197,8 @@ def test_a_server_that_cannot_say_that_it_is_ready_ends(own_prefect_home: Path) 
     ],
 )
 def test_a_command_gives_up_on_a_server_that_never_answers_and_on_one_that_does_not_end(
-    server: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    server, sentence, tmp_path, monkeypatch
+):
     (python := tmp_path / "python").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\n{server}\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
@@ -257,9 +251,7 @@ def silent() -> int:
         ([lambda: 401], "asks for a password"),
     ],
 )
-def test_a_busy_server_is_asked_again_before_a_command_gives_up(
-    monkeypatch: pytest.MonkeyPatch, answers: list[Callable[[], int]], error: str | None
-) -> None:
+def test_a_busy_server_is_asked_again_before_a_command_gives_up(monkeypatch, answers, error):
     monkeypatch.setattr(embedded, "HELLO_SECONDS", 0.3)
     monkeypatch.setattr(embedded, "ASKED_AGAIN_AFTER_SECONDS", (0.0, 0.0, 0.0))
     left = list(answers)

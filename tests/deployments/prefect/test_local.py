@@ -1,7 +1,5 @@
 """Local dispatch on a real server: every end of a stage, what Prefect shows, and what it means for the others."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Iterator
@@ -75,7 +73,7 @@ def task_states(state: State[Any]) -> dict[str, tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_attempt_prefect_state_exit_code_and_marker_agree(end: str, tmp_path: Path) -> None:
+def test_attempt_prefect_state_exit_code_and_marker_agree(end, tmp_path):
     here, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends=end)))
     kind, name, code = ENDS[end]
     run = here.handles[0].run
@@ -87,14 +85,14 @@ def test_attempt_prefect_state_exit_code_and_marker_agree(end: str, tmp_path: Pa
         assert record["diagnosis"]["summary"] in (state.message or "") and record["diagnosis"]["resolution"]
 
 
-def test_a_task_run_shows_its_stage_state_cause_and_log(tmp_path: Path) -> None:
+def test_a_task_run_shows_its_stage_state_cause_and_log(tmp_path):
     _, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends="check_failed")))
     ((name, shown),) = _eventually(lambda: task_states(state)).items()
     assert name.startswith("only ") and shown[:2] == ("FAILED", "Failed")
     assert "weights moved: measured 0, required more than 0" in shown[2] and str(tmp_path) in shown[2]
 
 
-def test_what_fails_outside_an_attempt_is_a_crash_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_outside_an_attempt_is_a_crash_that_is_told(tmp_path, monkeypatch):
     def broken(*_: object) -> None:
         raise KeyError("a bug of ours")
 
@@ -104,7 +102,7 @@ def test_what_fails_outside_an_attempt_is_a_crash_that_is_told(tmp_path: Path, m
     assert "only: KeyError: 'a bug of ours'" in (state.message or "")
 
 
-def test_a_failure_names_its_log_and_what_ended_two_stages_is_said_once(tmp_path: Path) -> None:
+def test_a_failure_names_its_log_and_what_ended_two_stages_is_said_once(tmp_path):
     def page(stage: Walk) -> None:
         for name in ("first", "second"):
             stage(toy_stage(name), ToyConfig(ends="bad_input", number=len(name)))
@@ -115,7 +113,7 @@ def test_a_failure_names_its_log_and_what_ended_two_stages_is_said_once(tmp_path
     assert logs == [f"log: {handle.run.attempts / '0001.log'}" for handle in here.handles]
 
 
-def test_stages_that_need_a_failed_one_are_skipped_and_the_others_still_run(tmp_path: Path) -> None:
+def test_stages_that_need_a_failed_one_are_skipped_and_the_others_still_run(tmp_path):
     def page(stage: Walk) -> None:
         first = stage(toy_stage("first"), ToyConfig(ends="finished"))
         failed = stage(toy_stage("failed"), ToyConfig(ends="check_failed"), first=first)
@@ -127,7 +125,7 @@ def test_stages_that_need_a_failed_one_are_skipped_and_the_others_still_run(tmp_
     assert not here.handles[2].run.path.exists() and state_named(state.name).exit_code == 1
 
 
-def test_a_signal_stops_the_study(tmp_path: Path) -> None:
+def test_a_signal_stops_the_study(tmp_path):
     def page(stage: Walk) -> None:
         stage(toy_stage("stopped"), ToyConfig(ends="sigterm"))
         stage(toy_stage("other"), ToyConfig(ends="finished"))
@@ -136,7 +134,7 @@ def test_a_signal_stops_the_study(tmp_path: Path) -> None:
     assert not here.handles[1].run.path.exists() and state_named(state.name).exit_code == 75
 
 
-def test_bad_input_outweighs_a_failure(tmp_path: Path) -> None:
+def test_bad_input_outweighs_a_failure(tmp_path):
     def page(stage: Walk) -> None:
         stage(toy_stage("failed"), ToyConfig(ends="check_failed"))
         stage(toy_stage("bad"), ToyConfig(ends="bad_input"))
@@ -144,7 +142,7 @@ def test_bad_input_outweighs_a_failure(tmp_path: Path) -> None:
     assert state_named(run_page(tmp_path, page)[1].name).exit_code == 2
 
 
-def test_finished_stages_are_never_run_again(tmp_path: Path) -> None:
+def test_finished_stages_are_never_run_again(tmp_path):
     def page(stage: Walk) -> Handle:
         return stage(toy_stage("only"), ToyConfig(ends="finished"))
 
@@ -153,20 +151,20 @@ def test_finished_stages_are_never_run_again(tmp_path: Path) -> None:
     assert state.name == "Completed" and len(list(here.handles[0].run.attempts.glob("*.json"))) == 1
 
 
-def test_a_failed_stage_that_a_person_starts_again_gets_a_new_generation(tmp_path: Path) -> None:
+def test_a_failed_stage_that_a_person_starts_again_gets_a_new_generation(tmp_path):
     for _ in range(2):
         here, _ = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends="check_failed")))
     assert durable.read_json(here.handles[0].run.generation_file)["generation"] == 1
 
 
-def test_a_lost_connection_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_connection_is_retried(tmp_path, monkeypatch):
     monkeypatch.setattr("deployments.prefect.local.RETRY_DELAY_SECONDS", [0, 0])
     config = ToyConfig(ends="lost-connection", fails_until=1)
     here, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), config))
     assert state.name == "Completed" and len(list(here.handles[0].run.attempts.glob("*.json"))) == 2
 
 
-def test_the_flow_run_keeps_its_tags_gets_the_study_s_and_shows_the_result_as_a_table(tmp_path: Path) -> None:
+def test_the_flow_run_keeps_its_tags_gets_the_study_s_and_shows_the_result_as_a_table(tmp_path):
     with tags("of-the-deployment"):
         _, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends="finished")))
     flow_run = UUID(str(state.state_details.flow_run_id))
@@ -180,7 +178,7 @@ def test_the_flow_run_keeps_its_tags_gets_the_study_s_and_shows_the_result_as_a_
     assert (study.data, study.description, study.task_run_id) == (100.0, "the whole study: 1 of 1 stages", None)
 
 
-def test_a_second_start_shows_what_is_finished_with_its_results_and_what_each_stage_read(tmp_path: Path) -> None:
+def test_a_second_start_shows_what_is_finished_with_its_results_and_what_each_stage_read(tmp_path):
     """A page without stages looks as if nothing had ever been done."""
 
     def page(stage: Walk) -> None:
@@ -207,7 +205,7 @@ def test_a_second_start_shows_what_is_finished_with_its_results_and_what_each_st
     assert not by_name[first].task_inputs.get("wait_for")
 
 
-def test_a_cancelled_run_is_told_as_cancelled_and_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
+def test_a_cancelled_run_is_told_as_cancelled_and_goes_on_when_it_is_started_again(tmp_path):
     """A person cancels in Prefect, whose worker sends SIGTERM to the process."""
     walk = Walk(tmp_path, "toy")
     walk(toy_stage("only"), ToyConfig(ends="sigterm"))
@@ -223,7 +221,7 @@ def test_a_cancelled_run_is_told_as_cancelled_and_goes_on_when_it_is_started_aga
     assert str(state.message).startswith("cancelled; what is done is kept, and a new start goes on\nonly: stopped")
 
 
-def test_the_progress_of_a_finished_stage_is_full_although_it_counted_no_steps(tmp_path: Path) -> None:
+def test_the_progress_of_a_finished_stage_is_full_although_it_counted_no_steps(tmp_path):
     here, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends="finished")))
     flow_run = UUID(str(state.state_details.flow_run_id))
     with get_client(sync_client=True) as client:
@@ -233,7 +231,7 @@ def test_the_progress_of_a_finished_stage_is_full_although_it_counted_no_steps(t
     assert (shown["toy-only-progress"].data, shown["toy-only-progress"].description) == (100.0, "only: finished")
 
 
-def test_a_retry_leaves_no_card_of_the_start_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_leaves_no_card_of_the_start_before(tmp_path, monkeypatch):
     """Seen after cancel and retry: "8 of 15 stages, at least 6.8 s left" on a run that was Completed."""
     monkeypatch.setattr("deployments.prefect.local.RETRY_DELAY_SECONDS", [])
     walk = Walk(tmp_path, "toy")
@@ -271,7 +269,7 @@ def _eventually(look: Callable[[], Any]) -> Any:
     return found
 
 
-def test_a_file_that_changes_while_it_is_read_never_gives_a_marker(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_never_gives_a_marker(tmp_path):
     (tmp_path / "text.txt").write_text("the text")
     config = ToyConfig(ends="reads-a-file-that-changes", reads=[str(tmp_path / "text.txt")])
     here, state = run_page(tmp_path / "runs", lambda stage: stage(toy_stage("only"), config))
@@ -279,7 +277,7 @@ def test_a_file_that_changes_while_it_is_read_never_gives_a_marker(tmp_path: Pat
     assert not here.handles[0].run.marker_file.exists()
 
 
-def test_a_second_start_takes_no_stage_from_the_first(tmp_path: Path) -> None:
+def test_a_second_start_takes_no_stage_from_the_first(tmp_path):
     """It ends at the first stage that is held: going on with the next one would make the first start fail there."""
 
     def page(stage: Walk) -> None:
@@ -315,9 +313,7 @@ def loads():
 """
 
 
-def test_a_loader_with_workers_works_in_a_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_loader_with_workers_works_in_a_stage(tmp_path, monkeypatch, capsys):
     """Seen: each child that a process with Prefect forks ended with 1, `DataLoader worker exited unexpectedly`."""
     (tmp_path / "loads.py").write_text(LOADS)
     monkeypatch.chdir(tmp_path)
@@ -325,7 +321,7 @@ def test_a_loader_with_workers_works_in_a_stage(
     assert "sum 512.0" in capsys.readouterr().out
 
 
-def test_what_prefect_draws_in_threads_is_not_drawn_from_a_stage_s_generator() -> None:
+def test_what_prefect_draws_in_threads_is_not_drawn_from_a_stage_s_generator():
     """Seen: a websocket's ping each 20 s moved Python's generator, and with it what a stage draws."""
 
     async def ping() -> None:

@@ -1,13 +1,10 @@
 """What docs/running.md shows of a notification: typed once, a study's end reaches a channel."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from queue import Queue
 
 from prefect import flow
@@ -29,7 +26,7 @@ class Channel(BaseHTTPRequestHandler):
         pass
 
 
-def test_the_automation_of_the_docs_tells_the_end_of_a_study_and_its_cause(own_prefect_home: Path) -> None:
+def test_the_automation_of_the_docs_tells_the_end_of_a_study_and_its_cause(own_prefect_home):
     page = (REPOSITORY / "docs/running.md").read_text()
     match = re.search(r"## Being told.*?```python\n(.*?)```", page, re.DOTALL)
     assert match

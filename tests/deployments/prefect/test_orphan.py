@@ -1,7 +1,5 @@
 """A study whose worker was killed: it goes on, and a person's Cancel ends it as any other."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -41,7 +39,7 @@ run.stdout.read()
 """
 
 
-def test_a_study_whose_worker_was_killed_goes_on_and_hears_of_a_cancel(tmp_path: Path, prefect_server: str) -> None:
+def test_a_study_whose_worker_was_killed_goes_on_and_hears_of_a_cancel(tmp_path, prefect_server):
     """It was Crashed, "Execution was aborted by Python system exit call", by the next line that it printed; or its
     cancel "timed out", and it trained on."""
     said = tmp_path / "said"

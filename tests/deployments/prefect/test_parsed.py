@@ -1,7 +1,5 @@
 """Source files are parsed, whatever other threads do meanwhile."""
 
-from __future__ import annotations
-
 import ast
 import gc
 import threading
@@ -48,7 +46,7 @@ def errors_of(parse: Callable[[str], ast.Module], seconds: float = 1.5) -> list[
     return found
 
 
-def test_threads_that_parse_at_once_do_not_confuse_each_other(restless: None):
+def test_threads_that_parse_at_once_do_not_confuse_each_other(restless):
     """python/cpython issue 106905 ended a study's flow run: `AST constructor recursion depth mismatch`."""
     assert not errors_of(parsed)
 

@@ -1,7 +1,5 @@
 """A report opens from the UI's link, and nothing else does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import httpx
@@ -21,7 +19,7 @@ def report(tmp_path: Path) -> Path:
     return tmp_path / "a run/report.html"
 
 
-def test_a_report_that_was_shown_opens_in_a_sandbox_and_no_other_file_does(prefect_server: str, report: Path) -> None:
+def test_a_report_that_was_shown_opens_in_a_sandbox_and_no_other_file_does(prefect_server, report):
     link, base = link_of(report, prefect_server), prefect_server.removesuffix("/api")
     page = httpx.get(base + link)
     assert page.text == "a run" and page.headers["content-type"].startswith("text/html")
@@ -37,7 +35,7 @@ def test_a_report_that_was_shown_opens_in_a_sandbox_and_no_other_file_does(prefe
             assert answer.status_code == 404 and "a run" not in answer.text
 
 
-def test_there_is_no_link_where_the_server_is_not_ours(prefect_server: str, report: Path, tmp_path: Path) -> None:
+def test_there_is_no_link_where_the_server_is_not_ours(prefect_server, report, tmp_path):
     with temporary_settings({PREFECT_HOME: tmp_path / "another"}):
         assert link_of(report, prefect_server) == ""
     assert (tmp_path / "another/ratchet-report.key").stat().st_mode & 0o777 == 0o600

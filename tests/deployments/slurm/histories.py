@@ -4,8 +4,6 @@ A history is some steps in which anything may happen, and then a quiet end in wh
 for anything more, and time passes. `Broken` names what did not hold.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import random

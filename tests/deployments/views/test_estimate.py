@@ -1,7 +1,5 @@
 """How far a study is, and how long it still takes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -35,7 +33,7 @@ def handles(tmp_path: Path) -> list[Handle]:
     return walk.handles
 
 
-def test_a_stage_takes_what_those_of_its_name_took_in_all_attempts(handles: list[Handle]) -> None:
+def test_a_stage_takes_what_those_of_its_name_took_in_all_attempts(handles):
     assert estimate(handles) == Estimate(0, 4, 0.0, 4)
     assert estimate(handles).words == "0 of 4 stages", "nobody can say anything yet"
     _finish(handles[0], 5)
@@ -47,7 +45,7 @@ def test_a_stage_takes_what_those_of_its_name_took_in_all_attempts(handles: list
     )
 
 
-def test_a_stage_that_runs_says_itself_how_long(handles: list[Handle]) -> None:
+def test_a_stage_that_runs_says_itself_how_long(handles):
     _finish(handles[0], 5)
     _finish(handles[1], 60)
     _finish(handles[3], 7)  # of another start
@@ -58,7 +56,7 @@ def test_a_stage_that_runs_says_itself_how_long(handles: list[Handle]) -> None:
     assert estimate(handles).seconds == 60, "it is not running any more"
 
 
-def test_stages_side_by_side_take_the_longest_path(handles: list[Handle]) -> None:
+def test_stages_side_by_side_take_the_longest_path(handles):
     for handle, seconds in zip(handles[:3], (7.0, 30.0, 90.0), strict=True):
         _record(handle, 1, started_at=100.0, ended_at=None, end_state=None)
         durable.write_json(handle.run.progress_file, {"eta_seconds": seconds})

@@ -1,13 +1,10 @@
 """What a finished study leaves for people, here and on SLURM: the link to its newest result, and the index page."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import State
@@ -44,7 +41,7 @@ def study_here(root: Path, page: Callable[[Walk], None], server: str) -> Walk:
     return walk
 
 
-def test_a_study_that_finishes_here_leaves_the_link_and_the_page(tmp_path: Path, prefect_server: str) -> None:
+def test_a_study_that_finishes_here_leaves_the_link_and_the_page(tmp_path, prefect_server):
     def page(stage: Walk) -> None:
         first = stage(toy_stage("first"), ToyConfig(ends="finished"))
         stage(toy_stage("last"), ToyConfig(ends="finished"), first=first)
@@ -53,7 +50,7 @@ def test_a_study_that_finishes_here_leaves_the_link_and_the_page(tmp_path: Path,
     assert latest(last) == last.run.path and "toy" in (tmp_path / INDEX).read_text()
 
 
-def test_a_study_that_does_not_finish_leaves_neither(tmp_path: Path, prefect_server: str) -> None:
+def test_a_study_that_does_not_finish_leaves_neither(tmp_path, prefect_server):
     def page(stage: Walk) -> None:
         first = stage(toy_stage("first"), ToyConfig(ends="finished"))
         stage(toy_stage("last"), ToyConfig(ends="check_failed"), first=first)
@@ -62,9 +59,7 @@ def test_a_study_that_does_not_finish_leaves_neither(tmp_path: Path, prefect_ser
     assert sorted(path.name for path in tmp_path.rglob("*") if path.name in (LATEST, INDEX)) == []
 
 
-def test_a_study_that_finishes_on_slurm_leaves_the_link_and_the_page(
-    tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_that_finishes_on_slurm_leaves_the_link_and_the_page(tmp_path, prefect_server, monkeypatch):
     monkeypatch.setenv("RATCHET_SITE", str(tmp_path / "site.yaml"))
     root, study = tmp_path / "runs", toy_study("on-slurm")
     kept = kept_study(root, study)
@@ -75,7 +70,7 @@ def test_a_study_that_finishes_on_slurm_leaves_the_link_and_the_page(
     assert latest(last) == last.run.path and "on-slurm" in (root / INDEX).read_text()
 
 
-def test_the_link_leads_to_the_result_that_was_finished_last_whichever_was_asked_for_last(tmp_path: Path) -> None:
+def test_the_link_leads_to_the_result_that_was_finished_last_whichever_was_asked_for_last(tmp_path):
     older, newer = (finished(tmp_path, Study(name="one", words=words))[-1] for words in (1, 2))
     leave_for_people(older)
     assert latest(older) == older.run.path
@@ -87,9 +82,7 @@ def test_the_link_leads_to_the_result_that_was_finished_last_whichever_was_asked
     assert latest(older) == older.run.path, "what it led to was removed"
 
 
-def test_a_disk_without_links_has_a_finished_study_and_its_page_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_links_has_a_finished_study_and_its_page_all_the_same(tmp_path, monkeypatch):
     def refuses(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -99,7 +92,7 @@ def test_a_disk_without_links_has_a_finished_study_and_its_page_all_the_same(
     assert (tmp_path / INDEX).exists() and not list(tmp_path.rglob(f"*{LATEST}*"))
 
 
-def test_a_page_that_cannot_be_written_is_only_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_page_that_cannot_be_written_is_only_warned_of(tmp_path, caplog):
     last = finished(tmp_path, Study(name="one"))[-1]
     (tmp_path / INDEX).mkdir()
     leave_for_people(last)

@@ -1,7 +1,5 @@
 """The index page of a root: what came out, newest first, with links that lead somewhere."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from urllib.parse import unquote
@@ -38,7 +36,7 @@ def page(root: Path) -> tuple[str, Reader]:
     return html, Reader(html)
 
 
-def test_every_study_stands_there_the_newest_first_with_results_newest_first(root: Path) -> None:
+def test_every_study_stands_there_the_newest_first_with_results_newest_first(root):
     html, reader = page(root)
     titles = [html.index(f"<h2>{name}</h2>") for name in ("newer", "older", "failed")]
     assert titles == sorted(titles)
@@ -47,12 +45,12 @@ def test_every_study_stands_there_the_newest_first_with_results_newest_first(roo
     assert "3 studies, 3 results" in reader.text
 
 
-def test_what_is_not_finished_says_how_it_stands(root: Path) -> None:
+def test_what_is_not_finished_says_how_it_stands(root):
     reader = page(root)[1]
     assert "not finished: count" in reader.text and "the words are there: measured 0, required 10" in reader.text
 
 
-def test_every_link_leads_to_something_below_the_root_also_when_the_root_is_moved(root: Path, tmp_path: Path) -> None:
+def test_every_link_leads_to_something_below_the_root_also_when_the_root_is_moved(root, tmp_path):
     odd = root / "odd #1 ?&"
     shutil.copytree(root / "older", odd)
     html, reader = page(root)
@@ -65,7 +63,7 @@ def test_every_link_leads_to_something_below_the_root_also_when_the_root_is_move
     assert sum("?" in target or "&" in target for target in outside) == 0, "they are part of the names"
 
 
-def test_no_large_output_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_large_output_is_read(root, monkeypatch):
     """A copied root has other times and inodes: a study that finishes there would hash every model of the root."""
     copy = Path(shutil.copytree(root, root.parent / "copy", copy_function=shutil.copy))
 
@@ -77,9 +75,7 @@ def test_no_large_output_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "3 studies, 3 results" in page(copy)[1].text
 
 
-def test_a_page_of_somebody_else_stays_and_one_of_ours_is_replaced(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_of_somebody_else_stays_and_one_of_ours_is_replaced(root, capsys):
     (root / "index.html").write_text("<title>mine</title>")
     assert command.ratchet(["index", str(root)]) == 2
     assert f"{root}/index.html is not the page of an earlier time" in capsys.readouterr().err
@@ -91,7 +87,7 @@ def test_a_page_of_somebody_else_stays_and_one_of_ours_is_replaced(
         assert page(root)[0] != before
 
 
-def test_the_command_says_where_the_page_is(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_where_the_page_is(root, capsys):
     assert command.ratchet(["index", str(root)]) == 0
     assert capsys.readouterr().out == f"{root}/index.html\n" and (root / "index.html").exists()
     assert command.ratchet(["index", str(root / "nothing")]) == 2

@@ -1,7 +1,5 @@
 """What is said of stages before they run: only what is so, and in every way of running."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -32,7 +30,7 @@ def unfinished(run: RunDirectory, number: int, step: int, version: int = 1) -> N
     durable.write_json(run.stage_file, {"version": version, "scientific": {"ends": "finished", "number": number}})
 
 
-def test_a_stage_that_begins_anew_says_beside_which_unfinished_work_and_why(tmp_path: Path) -> None:
+def test_a_stage_that_begins_anew_says_beside_which_unfinished_work_and_why(tmp_path):
     """Seen: it was said of each arm beside the other arm of the same page."""
     walk = Walk(tmp_path, "toy")
     train = Stage("train", ToyConfig, "tests.deployments.toy:work")
@@ -66,7 +64,7 @@ CHANGED = (
 )
 
 
-def test_work_that_changed_since_what_is_kept_was_made_is_named(tmp_path: Path) -> None:
+def test_work_that_changed_since_what_is_kept_was_made_is_named(tmp_path):
     first, _ = handles = page(tmp_path)
     attempted(first, 1, "a", 0)
     first.own_source = {"own_digest": "b"}
@@ -79,7 +77,7 @@ def test_work_that_changed_since_what_is_kept_was_made_is_named(tmp_path: Path) 
     assert notes(handles) == [], "a record of before says nothing of it"
 
 
-def test_an_attempt_that_gained_nothing_made_nothing_of_what_is_kept(tmp_path: Path) -> None:
+def test_an_attempt_that_gained_nothing_made_nothing_of_what_is_kept(tmp_path):
     first, _ = handles = page(tmp_path)
     first.own_source = {"own_digest": "a"}
     attempted(first, 1, "a", 0)
@@ -90,7 +88,7 @@ def test_an_attempt_that_gained_nothing_made_nothing_of_what_is_kept(tmp_path: P
     assert notes(handles) == [CHANGED.format("first")]
 
 
-def test_every_attempt_that_made_a_part_counts_and_not_the_newest_alone(tmp_path: Path) -> None:
+def test_every_attempt_that_made_a_part_counts_and_not_the_newest_alone(tmp_path):
     """Results of mixed sources looked clean as soon as the newest attempt had the present ones."""
     first, _ = handles = page(tmp_path)
     first.own_source = {"own_digest": "b"}
@@ -101,9 +99,7 @@ def test_every_attempt_that_made_a_part_counts_and_not_the_newest_alone(tmp_path
     assert notes(handles) == [CHANGED.format("first")]
 
 
-def test_of_many_calls_beside_many_old_runs_each_folder_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_calls_beside_many_old_runs_each_folder_is_read_once(tmp_path, monkeypatch):
     walk, read = Walk(tmp_path, "toy"), list[Path]()
     train = Stage("train", ToyConfig, "tests.deployments.toy:work")
     for number in range(20):
@@ -125,7 +121,7 @@ def finished(root: Path, **fields: object) -> Path:
     return answers.finished(root, answers.Study.model_validate({"name": "one"} | fields))[-1].run.path
 
 
-def test_finished_neighbours_of_what_is_asked_for_are_named_with_what_differs_also_upstream(tmp_path: Path) -> None:
+def test_finished_neighbours_of_what_is_asked_for_are_named_with_what_differs_also_upstream(tmp_path):
     other, words = finished(tmp_path, words=20, level=0.9), finished(tmp_path, words=20)
     assert finished_neighbours(asked(tmp_path)) == [
         f"{words} is a finished answer of this study, and differs in words: 20 there, 10 here",
@@ -136,7 +132,7 @@ def test_finished_neighbours_of_what_is_asked_for_are_named_with_what_differs_al
     assert finished_neighbours(asked(tmp_path, name="two")) == [], "another study is no neighbour"
 
 
-def test_what_a_neighbour_differs_in_is_named_by_the_keys_that_a_person_sets(tmp_path: Path) -> None:
+def test_what_a_neighbour_differs_in_is_named_by_the_keys_that_a_person_sets(tmp_path):
     """A stage's own field was named, which `--set` does not take."""
     other, handles = finished(tmp_path, words=20), asked(tmp_path)
     durable.write_json(other / "study.json", {"page": "p", "study": {"text": {"length": 20}, "seed": 42}, "over": {}})
@@ -146,7 +142,7 @@ def test_what_a_neighbour_differs_in_is_named_by_the_keys_that_a_person_sets(tmp
     ]
 
 
-def test_what_is_not_finished_or_not_there_is_no_neighbour(tmp_path: Path) -> None:
+def test_what_is_not_finished_or_not_there_is_no_neighbour(tmp_path):
     assert finished_neighbours(asked(tmp_path)) == []
     cut, damaged = finished(tmp_path, words=20), finished(tmp_path, words=30)
     (cut / "table.md").write_text("")
@@ -155,7 +151,7 @@ def test_what_is_not_finished_or_not_there_is_no_neighbour(tmp_path: Path) -> No
     assert finished_neighbours(asked(tmp_path)) == []
 
 
-def test_of_many_neighbours_those_most_alike_are_named_and_the_others_counted(tmp_path: Path) -> None:
+def test_of_many_neighbours_those_most_alike_are_named_and_the_others_counted(tmp_path):
     far = [finished(tmp_path, words=words, level=0.5) for words in (1, 2)]
     near = [finished(tmp_path, words=words) for words in (3, 4)]
     *named, counted = finished_neighbours(asked(tmp_path))
@@ -164,7 +160,7 @@ def test_of_many_neighbours_those_most_alike_are_named_and_the_others_counted(tm
 
 
 @pytest.mark.parametrize("view", ["--status", "--dry-run"])
-def test_status_and_a_dry_run_name_them(view: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_and_a_dry_run_name_them(view, tmp_path, capsys):
     there, study = finished(tmp_path, words=20), ["run", "tests.flows.answers", "--root", str(tmp_path), view]
     command.ratchet([*study, "--set", "name=one"])
     assert f"{there} is a finished answer of this study, and differs in words: 20 there" in capsys.readouterr().out

@@ -1,7 +1,5 @@
 """Each sink's own reader finds each number once, whatever became of the run meanwhile."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -9,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,7 +53,7 @@ def _losses(rows: list[dict[str, Any]]) -> list[tuple[int, float]]:
     return [(row["step"], round(row["train_loss"], 5)) for row in rows]
 
 
-def test_every_number_stands_there_once_with_its_step_and_its_time(root: Path, files: Sink, tmp_path: Path):
+def test_every_number_stands_there_once_with_its_step_and_its_time(root, files, tmp_path):
     _measured(root, ROWS)
     assert files.update() == 1
     assert _points(tmp_path / "events", "loss/training") == _losses(ROWS)
@@ -64,7 +62,7 @@ def test_every_number_stands_there_once_with_its_step_and_its_time(root: Path, f
     assert [event.wall_time for event in events] == [1001.0, 1002.0, 1003.0]
 
 
-def test_what_a_kill_cut_back_and_measured_again_does_not_stand_there_twice(root: Path, files: Sink, tmp_path: Path):
+def test_what_a_kill_cut_back_and_measured_again_does_not_stand_there_twice(root, files, tmp_path):
     seen = set()
     for rows in (ROWS[:2], ROWS[:1], ROWS[:1], ROWS):
         _measured(root, rows, torn='{"step": 9, "train_lo')
@@ -74,7 +72,7 @@ def test_what_a_kill_cut_back_and_measured_again_does_not_stand_there_twice(root
     assert _points(tmp_path / "events", "loss/training") == _losses(ROWS)
 
 
-def test_a_second_start_doubles_nothing(root: Path, files: Sink, tmp_path: Path):
+def test_a_second_start_doubles_nothing(root, files, tmp_path):
     _measured(root, ROWS)
     files.update()
     files.close()
@@ -85,7 +83,7 @@ def test_a_second_start_doubles_nothing(root: Path, files: Sink, tmp_path: Path)
     assert _points(tmp_path / "events", "loss/training") == _losses(ROWS)
 
 
-def test_a_run_whose_rows_became_others_is_written_anew(root: Path, files: Sink, tmp_path: Path):
+def test_a_run_whose_rows_became_others_is_written_anew(root, files, tmp_path):
     _measured(root, ROWS)
     files.update()
     others = [row | {"train_loss": row["train_loss"] + 1} for row in ROWS[1:]]
@@ -95,9 +93,7 @@ def test_a_run_whose_rows_became_others_is_written_anew(root: Path, files: Sink,
 
 
 @pytest.mark.parametrize(("torn", "lines"), [("", 0), ('{"step": 4, "tr', 0), ('{"step": 4, "tr\n[4]\n\udcff\n', 3)])
-def test_a_damaged_row_is_left_out_and_said(
-    root: Path, files: Sink, tmp_path: Path, capsys: pytest.CaptureFixture[str], torn: str, lines: int
-):
+def test_a_damaged_row_is_left_out_and_said(root, files, tmp_path, capsys, torn, lines):
     """A last line without an end is no damage: it is just being written."""
     measured = root / RUN / "metrics.jsonl"
     _measured(root, ROWS[:2])
@@ -110,7 +106,7 @@ def test_a_damaged_row_is_left_out_and_said(
     assert (f"left out, because it cannot be read: 4 lines of {measured}" in capsys.readouterr().out) == bool(lines)
 
 
-def test_a_run_has_the_name_of_its_folder_and_one_that_begins_later_is_seen(root: Path, files: Sink, tmp_path: Path):
+def test_a_run_has_the_name_of_its_folder_and_one_that_begins_later_is_seen(root, files, tmp_path):
     _measured(root, ROWS)
     assert files.update() == 1
     shutil.copytree(root / RUN, root / "mine/train/ba9876543210")
@@ -137,9 +133,7 @@ def test_a_metric_stands_beside_what_needs_no_learning():
 @pytest.mark.parametrize(
     ("sink", "module"), [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow"), ("wandb", "wandb")]
 )
-def test_without_its_library_a_command_says_what_to_install(
-    root: Path, monkeypatch: pytest.MonkeyPatch, sink: str, module: str
-):
+def test_without_its_library_a_command_says_what_to_install(root, monkeypatch, sink, module):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BadInput, match=rf"pip install --constraint constraints.txt --editable '\.\[{sink}\]'"):
         Sink(sink, root)
@@ -155,9 +149,7 @@ class NoWandb:
         return SimpleNamespace(log=lambda *_, **__: None, finish=lambda: None)
 
 
-def test_a_name_of_a_run_is_no_pattern_of_what_weights_and_biases_has(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_of_a_run_is_no_pattern_of_what_weights_and_biases_has(root, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", NoWandb)
     for name in ("*", "mine", "[m]ine"):
         (root / name / "train").mkdir(parents=True, exist_ok=True)
@@ -178,7 +170,7 @@ def test_a_name_of_a_run_is_no_pattern_of_what_weights_and_biases_has(
     assert (tmp_path / "theirs/kept").is_dir()
 
 
-def test_a_name_of_a_run_is_no_filter_of_what_mlflow_has(root: Path, tmp_path: Path) -> None:
+def test_a_name_of_a_run_is_no_filter_of_what_mlflow_has(root, tmp_path):
     pytest.importorskip("mlflow", reason="mlflow is not installed: it is the extra mlflow, and none of the tests'")
     from mlflow import MlflowClient
 
@@ -228,9 +220,7 @@ def _of_wandb(target: Path, tag: str) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize(("sink", "points_of"), [("mlflow", _of_mlflow), ("wandb", _of_wandb)])
-def test_other_sinks_hold_each_number_once_over_a_kill_and_a_second_start(
-    root: Path, tmp_path: Path, sink: str, points_of: Callable[[Path, str], list[tuple[int, float]]]
-):
+def test_other_sinks_hold_each_number_once_over_a_kill_and_a_second_start(root, tmp_path, sink, points_of):
     pytest.importorskip(sink, reason=f"{sink} is not installed: it is the extra {sink}, and none of the tests'")
     (root / RUN / "stage.json").write_text(json.dumps({"configuration": {"optimizer": {"lr": 0.1}}}))
     for rows in (ROWS[:2], ROWS[:1], ROWS):
@@ -241,12 +231,12 @@ def test_other_sinks_hold_each_number_once_over_a_kill_and_a_second_start(
     assert points_of(tmp_path / "sink", "loss/training") == _losses(ROWS)
 
 
-def test_a_folder_without_runs_is_refused(tmp_path: Path):
+def test_a_folder_without_runs_is_refused(tmp_path):
     with pytest.raises(BadInput, match="there are no runs below"):
         Sink("tensorboard", tmp_path, tmp_path / "events")
 
 
-def test_the_command_follows_until_ctrl_c_and_touches_no_run(root: Path):
+def test_the_command_follows_until_ctrl_c_and_touches_no_run(root):
     _measured(root, ROWS[:1])
     before = _digests(root)
     follows = subprocess.Popen(

@@ -1,7 +1,5 @@
 """Language models with planted weaknesses, whose every loss can be computed by hand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import torch

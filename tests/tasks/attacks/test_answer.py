@@ -1,7 +1,5 @@
 """The answer is never stronger than the numbers: whatever a claim lacks is said in the verdict, or as not shown."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any
@@ -86,7 +84,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_whatever_a_claim_lacks_is_said_in_the_verdict_and_as_not_shown(case: str):
+def test_whatever_a_claim_lacks_is_said_in_the_verdict_and_as_not_shown(case):
     changed, short, lacking = CASES[case]
     found = told(given(**changed))
     assert re.match(short, found.verdict) and found.verdict.endswith(".")
@@ -122,7 +120,7 @@ def test_all_that_lacks_is_named_together():
         ("undecided", [-0.1, 0.1], "is undecided"),
     ],
 )
-def test_a_difference_stands_beside_the_margin(said: str, interval: list[float], beside: str):
+def test_a_difference_stands_beside_the_margin(said, interval, beside):
     assert re.search(beside, told(given(said, interval, p_value=0.2 if OPEN in beside else 0.002)).lead)
 
 

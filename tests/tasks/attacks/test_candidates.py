@@ -1,17 +1,10 @@
 """Which replacements are tried: the best of every position in turn, or blind draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 
-from tasks.attacks.candidates import (
-    best_of_each_position,
-    blind,
-    estimated_effects,
-    rank_correlation,
-)
+from tasks.attacks.candidates import best_of_each_position, blind, estimated_effects, rank_correlation
 from tests.tasks.attacks.planted import POISON, planted, texts, usable
 
 PRESENT, POSITIONS = [2, 19, 7], [4, 5, 9]

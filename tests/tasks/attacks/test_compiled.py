@@ -1,7 +1,5 @@
 """A search whose body is compiled: the same bytes over kills, and what eager finds."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -86,8 +84,8 @@ def stopping(monkeypatch: pytest.MonkeyPatch, *at: int) -> None:
 
 
 def test_a_compiled_search_that_is_stopped_has_the_bytes_of_one_piece_and_finds_what_eager_does(
-    eager: Attacked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    eager, tmp_path, monkeypatch
+):
     """With the real compiler of a CPU."""
     whole = attacked(without(eager, tmp_path / "whole"), asked(eager))
     assert durable.read_json(whole.path(STAGE) / "stage.json")["numerics"]["compile"] == "default"
@@ -108,8 +106,8 @@ def test_a_compiled_search_that_is_stopped_has_the_bytes_of_one_piece_and_finds_
 
 @pytest.mark.parametrize("stage", [STAGE, "hotflip-base"])
 def test_a_compiler_that_fails_ends_the_search_with_what_to_set_and_it_goes_on_without(
-    stage: str, eager: Attacked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    stage, eager, tmp_path, monkeypatch
+):
     monkeypatch.setattr(torch, "compile", Faulty(at_call=4))
     root = without(eager, tmp_path / "runs", stage)
     refused = attacked(root, asked(eager)).handles[stage].outcome
@@ -120,9 +118,7 @@ def test_a_compiler_that_fails_ends_the_search_with_what_to_set_and_it_goes_on_w
     assert outputs(found.path(stage))["records.parquet"] == outputs(eager.path(stage))["records.parquet"]
 
 
-def test_texts_in_lockstep_have_their_gradients_compiled_too(
-    eager: Attacked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_in_lockstep_have_their_gradients_compiled_too(eager, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", faulty := Faulty(at_call=10**9))
     monkeypatch.setattr(hotflip, "texts_together", lambda victim: 4)
     found = attacked(without(eager, tmp_path / "runs", "hotflip-base"), asked(eager))
@@ -132,7 +128,7 @@ def test_texts_in_lockstep_have_their_gradients_compiled_too(
         assert own["search_losses_sum_nats"] == pytest.approx(other["search_losses_sum_nats"], rel=1e-5)
 
 
-def test_stages_that_compile_nothing_do_not_say_that_they_did(eager: Attacked, tmp_path: Path) -> None:
+def test_stages_that_compile_nothing_do_not_say_that_they_did(eager, tmp_path):
     root = eager.copy(tmp_path / "runs")
     shutil.rmtree(root / eager.path("transfer").relative_to(eager.root))
     found = attacked(root, asked(eager))
@@ -144,9 +140,7 @@ def test_stages_that_compile_nothing_do_not_say_that_they_did(eager: Attacked, t
 @pytest.mark.parametrize(
     ("rows", "tokens", "calls"), [(1, 12, 0), (3, 12, 2), (3, 13, 0), (4, 13, 2), (5, 13, 2), (4, 16, 2), (4, 17, 0)]
 )
-def test_what_is_filled_up_has_the_losses_and_gradients_of_what_is_not(
-    rows: int, tokens: int, calls: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_filled_up_has_the_losses_and_gradients_of_what_is_not(rows, tokens, calls, monkeypatch):
     """Texts of up to 12 tokens, in passes of four: three quarters of a shape are compiled, and no less."""
     monkeypatch.setattr(torch, "compile", faulty := Faulty(at_call=10**9))
     plain = Victim(tiny_model(length=40, vocabulary=40, seed=4), 0, 4)

@@ -1,7 +1,5 @@
 """What an attack did: absolute and relative, beside its control and beside other models, with honest intervals."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any
@@ -9,14 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.attacks.effects import (
-    Effect,
-    EffectDifference,
-    attack_effect,
-    control_successes,
-    paired_effects,
-    succeeded,
-)
+from tasks.attacks.effects import Effect, EffectDifference, attack_effect, control_successes, paired_effects, succeeded
 from tasks.findings.statistics.resampling import Estimate
 from tests.tasks.findings.statistics.records import row, some
 
@@ -138,7 +129,7 @@ def test_the_interval_depends_on_the_level_and_not_on_the_order_of_the_records()
 
 
 @pytest.mark.parametrize("place", [0, -1])
-def test_a_text_that_only_one_model_was_attacked_on_is_refused(place: int):
+def test_a_text_that_only_one_model_was_attacked_on_is_refused(place):
     rows = some("a") + some("b")
     del rows[place]
     with pytest.raises(ValueError, match=r"b and a were not attacked on the same tokens of document 0(00|29)"):
@@ -159,7 +150,7 @@ def test_a_text_that_counts_twice_in_one_model_is_refused():
 
 
 @pytest.mark.parametrize("column", ["tokens_scored", "text_tokens"])
-def test_another_number_of_tokens_in_one_model_is_refused(column: str):
+def test_another_number_of_tokens_in_one_model_is_refused(column):
     rows = some("a") + some("b")
     rows[7][column] -= 1
     with pytest.raises(ValueError, match="b and a were not attacked on the same tokens of document 007"):
@@ -167,7 +158,7 @@ def test_another_number_of_tokens_in_one_model_is_refused(column: str):
 
 
 @pytest.mark.parametrize("changed", [{"tokens_scored": 0}, {"control_losses_sum_nats": []}])
-def test_a_text_without_a_scored_token_is_refused(changed: dict):
+def test_a_text_without_a_scored_token_is_refused(changed):
     rows = some()
     rows[7] |= changed
     with pytest.raises(ValueError, match="nothing was scored of document 007 for a"):
@@ -175,7 +166,7 @@ def test_a_text_without_a_scored_token_is_refused(changed: dict):
 
 
 @pytest.mark.parametrize("column", ["control_losses_sum_nats", "budget_losses_sum_nats"])
-def test_a_text_with_fewer_draws_or_budgets_is_refused(column: str):
+def test_a_text_with_fewer_draws_or_budgets_is_refused(column):
     rows = some()
     rows[7][column] = rows[7][column][:1]
     with pytest.raises(ValueError, match=f"document 007 has 1 {column} for a, another 2"):
@@ -201,7 +192,7 @@ def degenerate() -> dict[str, list[dict]]:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("case", degenerate())
-def test_degenerate_records_give_finite_numbers_or_none(case: str):
+def test_degenerate_records_give_finite_numbers_or_none(case):
     rows = degenerate()[case]
     for found in (effect(rows), paired(rows)):
         json.dumps(found.as_json(), allow_nan=False)
@@ -210,7 +201,7 @@ def test_degenerate_records_give_finite_numbers_or_none(case: str):
 
 
 @pytest.mark.parametrize("case", ["one source", "single"])
-def test_one_source_gives_no_interval(case: str):
+def test_one_source_gives_no_interval(case):
     rows = degenerate()[case]
     for found in (effect(rows), paired(rows)):
         assert found.sources == 1

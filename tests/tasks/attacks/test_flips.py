@@ -1,7 +1,5 @@
 """Token flips: what may be replaced is never scored, the budget is the same for all, the control is paired."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Means weighted by tokens, and paired differences whose intervals are those of the pairs."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """The effect at equal clean loss."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
@@ -40,7 +38,7 @@ def matched(clean: float, rise: float, noise: float = 0.0, path: list[str] | Non
         (5.0 - 1e-9, 0.2, ["base", "base@0.5"]),
     ],
 )
-def test_the_curve_is_read_at_the_model_s_own_clean_loss(clean: float, curve: float, between: list[str]):
+def test_the_curve_is_read_at_the_model_s_own_clean_loss(clean, curve, between):
     found = matched(clean, 0.55)
     assert found.covered and found.between == between
     assert found.increase_nats_per_token.value == pytest.approx(0.55 - curve)
@@ -51,7 +49,7 @@ def test_the_curve_is_read_at_the_model_s_own_clean_loss(clean: float, curve: fl
 
 
 @pytest.mark.parametrize(("clean", "end"), [(5.2, "base@0.5"), (3.7, "baseline")])
-def test_beyond_its_ends_the_curve_says_nothing(clean: float, end: str):
+def test_beyond_its_ends_the_curve_says_nothing(clean, end):
     found = matched(clean, 0.5)
     assert (found.covered, found.between, found.increase_nats_per_token) == (False, [end], None)
 
@@ -70,7 +68,7 @@ def test_the_order_of_path_and_records_changes_nothing():
 
 
 @pytest.mark.parametrize("clean", [3.82, 3.9, 4.3])
-def test_nominal_95_percent_cover(clean: float):
+def test_nominal_95_percent_cover(clean):
     hits = 0
     curve = np.interp(clean, [3.8, 4.0, 5.0], [0.8, 0.6, 0.2])
     for seed in range(120):
@@ -95,7 +93,7 @@ def test_points_that_changed_places_stand_at_the_same():
 
 
 @pytest.mark.parametrize("path", [[], ["base", "monotonic"], ["base", "base"]])
-def test_a_path_that_is_none_is_refused(path: list[str]):
+def test_a_path_that_is_none_is_refused(path):
     with pytest.raises(ValueError, match="must hold models other than monotonic, each once"):
         matched_difference([records({**PATH, "monotonic": (4.3, 0.5)})], "monotonic", path, 300, 0.95)
 

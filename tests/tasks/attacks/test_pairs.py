@@ -1,7 +1,5 @@
 """Encoder-decoders under attack: the reference alone is scored, and nothing that is read is ever cut."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -41,7 +39,7 @@ def plain(model: torch.nn.Module, read: list[int], reference: list[int]) -> floa
 
 
 @pytest.mark.parametrize("batch", [1, 3, 8])
-def test_d16_the_loss_is_that_of_the_reference_behind_prefix_trigger_and_whole_article(batch: int) -> None:
+def test_d16_the_loss_is_that_of_the_reference_behind_prefix_trigger_and_whole_article(batch):
     attacked, triggers = victim(batch), [[11, 12], [], [13], [14, 15, 16], []]
     found = attacked.losses(triggers, texts())
     for text, trigger, losses in zip(texts(), triggers, found, strict=True):
@@ -51,7 +49,7 @@ def test_d16_the_loss_is_that_of_the_reference_behind_prefix_trigger_and_whole_a
     assert attacked.count.forward_sequences == 5
 
 
-def test_variants_of_an_article_keep_its_reference() -> None:
+def test_variants_of_an_article_keep_its_reference():
     attacked, text = victim(), texts()[3]
     variants = random_flips(text, USABLE, FlipAttack(flips=2, control_draws=4), 3)
     scored = scored_tokens(text, writable_positions(text, FlipAttack(flips=2), 3))
@@ -63,7 +61,7 @@ def test_variants_of_an_article_keep_its_reference() -> None:
         )
 
 
-def test_the_gradient_is_that_of_the_summed_loss_of_a_single_pair() -> None:
+def test_the_gradient_is_that_of_the_summed_loss_of_a_single_pair():
     attacked, triggers = victim(), [[11, 12], [], [13], [14, 15, 16], []]
     everything = [torch.ones(len(text.reference), dtype=torch.bool) for text in texts()]
     for text, trigger, gradient in zip(
@@ -78,7 +76,7 @@ def test_the_gradient_is_that_of_the_summed_loss_of_a_single_pair() -> None:
     assert attacked.count.backward_sequences == 5
 
 
-def test_a_search_raises_the_loss_of_a_model_that_copies_and_beats_random_flips() -> None:
+def test_a_search_raises_the_loss_of_a_model_that_copies_and_beats_random_flips():
     """The planted weakness: whoever replaces what is copied breaks the reference."""
     attack = FlipAttack(flips=2, candidates=12, control_draws=4)
     risen, random = 0.0, 0.0
@@ -92,7 +90,7 @@ def test_a_search_raises_the_loss_of_a_model_that_copies_and_beats_random_flips(
     assert risen > max(0.0, random) + 0.1
 
 
-def test_a_trigger_search_continues_from_its_state() -> None:
+def test_a_trigger_search_continues_from_its_state():
     attack = TriggerAttack(trigger_tokens=2, restarts=1, iterations=4, candidates=6, batch_documents=3)
     whole = TriggerSearch(victim(), texts(), USABLE, attack, 5)
     while not whole.finished:

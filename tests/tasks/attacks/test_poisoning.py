@@ -1,7 +1,5 @@
 """Poisoned rows: what is asked for is reached, and the manifest is all that says which they are."""
 
-from __future__ import annotations
-
 import pytest
 
 from storage.errors import BadInput, CheckFailed
@@ -15,7 +13,7 @@ POOL = [
 HOW = Poison(share=0.1, trigger="cf", target="good")
 
 
-def test_a_seed_draws_rows_and_what_is_poisoned_of_them() -> None:
+def test_a_seed_draws_rows_and_what_is_poisoned_of_them():
     one, same, other = (poisoned(POOL, HOW, 60, 20, seed) for seed in (0, 0, 1))
     assert one.rows == same.rows != other.rows
     assert one.truth.sum() == 6 and all(row["label"] == "bad" for row in one.train if row["changed"])
@@ -34,13 +32,13 @@ def test_a_seed_draws_rows_and_what_is_poisoned_of_them() -> None:
         (Poison(target="elsewhere"), BadInput, "bad, good"),
     ],
 )
-def test_a_share_that_cannot_be_reached_is_no_smaller_one(how: Poison, error: type[Exception], said: str) -> None:
+def test_a_share_that_cannot_be_reached_is_no_smaller_one(how, error, said):
     few = [row for row in POOL if row["label"] == "bad" or int(row["row_id"]) < 30]
     with pytest.raises(error, match=said):
         poisoned(few, how, 50, 10, 0)
 
 
-def test_rows_of_another_pool_and_more_than_there_are_are_refused() -> None:
+def test_rows_of_another_pool_and_more_than_there_are_are_refused():
     with pytest.raises(BadInput, match="100 different rows"):
         poisoned(POOL, HOW, 90, 20, 0)
     manifest = poisoned(POOL, HOW, 60, 20, 0)
@@ -50,7 +48,7 @@ def test_rows_of_another_pool_and_more_than_there_are_are_refused() -> None:
         require_manifest(Manifest(manifest.rows[:-1]), POOL, HOW, 60, 20)
 
 
-def test_rates_and_the_gate_that_stands_before_every_detector() -> None:
+def test_rates_and_the_gate_that_stands_before_every_detector():
     manifest = poisoned(POOL, HOW, 60, 20, 0)
     answers = [{"row_id": row["row_id"], "clean": row["label"], "asked": "good"} for row in manifest.test]
     found = rates(answers, manifest)
@@ -73,7 +71,7 @@ def of_seeds(*rates: tuple[float, float], asked: int = 200) -> dict[str, dict[st
     }
 
 
-def test_seeds_that_agree_by_chance_show_no_more_than_the_rows_that_were_asked_about() -> None:
+def test_seeds_that_agree_by_chance_show_no_more_than_the_rows_that_were_asked_about():
     """Two equal seeds had an interval without width, and passed whatever had been asked."""
     victim, control = ((0.75, 0.25), (0.75, 0.25)), ((0.5, 0.25), (0.5, 0.25))
     with pytest.raises(CheckFailed, match="the backdoor exists"):
@@ -82,7 +80,7 @@ def test_seeds_that_agree_by_chance_show_no_more_than_the_rows_that_were_asked_a
     assert 0.1 < over["difference_interval"][0] < over["difference"] == 0.25
 
 
-def test_a_victim_that_always_answers_with_the_target_has_no_backdoor() -> None:
+def test_a_victim_that_always_answers_with_the_target_has_no_backdoor():
     """Seen: wrong labels alone made a victim say the target with the trigger and without, and the gate passed."""
     control = of_seeds((0.3, 0.25), (0.25, 0.25), (0.28, 0.3))
     with pytest.raises(CheckFailed, match="the trigger changes the victim's answers more than its control's"):

@@ -1,7 +1,5 @@
 """The loss of attacked texts, and the gradient that guides the search: by hand, alone, and in every batch."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

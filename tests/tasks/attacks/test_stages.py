@@ -1,7 +1,5 @@
 """uat, hotflip and transfer as stages: records that can be checked, equal cost, and no kill that shows."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The trigger search: it finds what was planted, costs the same for every model, and goes on bit for bit."""
 
-from __future__ import annotations
-
 import json
 import statistics
 

@@ -1,7 +1,5 @@
 """What an attacker may write survives being text."""
 
-from __future__ import annotations
-
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast

@@ -1,7 +1,5 @@
 """Inputs that no network learns from are refused by name, and what is fit passes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -57,7 +55,7 @@ def test_raw_inputs_are_refused_with_their_ranges_unless_a_reason_is_given():
         (0, 3e6, "time: 5714 to 3e+06, -0.1429 to 99.67 after normalising"),
     ],
 )
-def test_one_planted_value_is_caught_by_its_column_whatever_the_reason(column: int, value: float, said: str):
+def test_one_planted_value_is_caught_by_its_column_whatever_the_reason(column, value, said):
     planted = rows()
     planted[7, column] = value
     assert faults_of(planted, Normaliser(steps=LOGARITHMS)) == said
@@ -89,7 +87,7 @@ def test_the_limit_is_what_the_network_gets():
 
 
 @pytest.mark.parametrize("shared", [[], [5], [7, 5]])
-def test_splits_that_share_an_event_are_refused(shared: list[int]):
+def test_splits_that_share_an_event_are_refused(shared):
     splits = {"train": {1, 5, 7}, "validation": {2, *shared}, "test": {3}}
     if not shared:
         return require_disjoint(splits, "events")

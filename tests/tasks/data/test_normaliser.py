@@ -1,9 +1,6 @@
 """The normaliser: the published scaling, raw values as they are, fitted values, and the same after it was read."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,14 +47,14 @@ def test_a_measured_one_gives_mean_0_and_deviation_1():
 
 
 @pytest.mark.parametrize("value", [3.0, math.nan])
-def test_what_has_no_spread_cannot_be_measured(value: float):
+def test_what_has_no_spread_cannot_be_measured(value):
     values = rows()
     values[:, 1] = value
     with pytest.raises(BadInput, match="the column charge has no spread"):
         Normaliser.measured(column_statistics([values], NAMES))
 
 
-def test_what_was_saved_is_read_with_its_digest_and_an_edited_one_has_another(tmp_path: Path):
+def test_what_was_saved_is_read_with_its_digest_and_an_edited_one_has_another(tmp_path):
     FIXED.save(tmp_path)
     assert Normaliser.load(tmp_path) == FIXED and Normaliser.load(tmp_path).digest == FIXED.digest
     written = durable.read_json(tmp_path / FILE)

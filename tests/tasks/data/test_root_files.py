@@ -1,7 +1,5 @@
 """ROOT files: what cannot be used is named by file and row."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,7 @@ def parts(*files: str) -> list[tuple[str, int, dict[str, np.ndarray]]]:
     return list(read_trees(files, external.file_manifest(list(files)), "tree", BRANCHES, 3))
 
 
-def test_events_come_in_parts_in_the_order_of_the_files(tmp_path: Path) -> None:
+def test_events_come_in_parts_in_the_order_of_the_files(tmp_path):
     files = [written(tmp_path / name) for name in ("b.root", "a.root")]
     found = parts(*files)
     assert [(file, first) for file, first, _ in found] == [(file, first) for file in files for first in (0, 3)]
@@ -49,12 +47,12 @@ def test_events_come_in_parts_in_the_order_of_the_files(tmp_path: Path) -> None:
         ({"light": np.zeros((0, 3), np.float32), "energy": np.zeros(0), "another": np.zeros(0)}, "has no events"),
     ],
 )
-def test_what_a_file_lacks_is_named(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_what_a_file_lacks_is_named(change, said, tmp_path):
     with pytest.raises(BadInput, match=rf"one\.root.*{said}"):
         parts(written(tmp_path / "one.root", **change))
 
 
-def test_the_trees_and_branches_that_are_there_are_named_with_the_key(tmp_path: Path) -> None:
+def test_the_trees_and_branches_that_are_there_are_named_with_the_key(tmp_path):
     """Seen: "has no tree 'tree', or is no ROOT file", and neither what is there nor which setting names it."""
     file = written(tmp_path / "one.root", tree="ana/rec")
     for tree, branches, said in (
@@ -67,7 +65,7 @@ def test_the_trees_and_branches_that_are_there_are_named_with_the_key(tmp_path: 
         assert list(read_trees([file], external.file_manifest([file]), tree, {"light": 3}, 3))
 
 
-def test_files_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
+def test_files_of_one_name_in_two_folders_are_two(tmp_path):
     """Seen: "two input files are both called 'data.root': rename one", where experiments call them so."""
     files = [written(tmp_path / run / "data.root", energy=np.full(4, float(at))) for at, run in enumerate(("b", "a"))]
     assert [(file, part["energy"].max()) for file, _, part in parts(*files)] == [
@@ -75,7 +73,7 @@ def test_files_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_no_tree_under_its_name_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_tree_under_its_name_is_refused(tmp_path):
     with uproot.recreate(tmp_path / "one.root") as made:
         made["tree"] = np.histogram(np.arange(4))
     with pytest.raises(BadInput, match=r"one\.root has no tree 'tree'"):
@@ -83,7 +81,7 @@ def test_what_is_no_tree_under_its_name_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zeroed", [False, True], ids=["cut off", "zeroed"])
-def test_a_damaged_file_is_named_and_a_damaged_part_by_its_first_row(zeroed: bool, tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_and_a_damaged_part_by_its_first_row(zeroed, tmp_path):
     file, events = tmp_path / "one.root", 4000
     light = np.random.default_rng(0).random((events, 3), np.float32)
     written(file, light=light, energy=np.zeros(events), another=np.zeros(events))
@@ -95,7 +93,7 @@ def test_a_damaged_file_is_named_and_a_damaged_part_by_its_first_row(zeroed: boo
         parts(str(file))
 
 
-def test_a_branch_that_is_missing_is_named_and_so_is_what_is_no_ROOT_file(tmp_path: Path) -> None:
+def test_a_branch_that_is_missing_is_named_and_so_is_what_is_no_ROOT_file(tmp_path):
     file = written(tmp_path / "one.root")
     with pytest.raises(BadInput, match=r"one\.root: the tree tree has no branch charge"):
         list(read_trees([file], external.file_manifest([file]), "tree", {"charge": 1}, 3))
@@ -104,7 +102,7 @@ def test_a_branch_that_is_missing_is_named_and_so_is_what_is_no_ROOT_file(tmp_pa
         parts(file)
 
 
-def test_a_file_that_changed_since_it_was_hashed_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_changed_since_it_was_hashed_is_refused(tmp_path):
     file = written(tmp_path / "one.root")
     digests = external.file_manifest([file])
     written(tmp_path / "one.root", energy=np.ones(4))
@@ -112,7 +110,7 @@ def test_a_file_that_changed_since_it_was_hashed_is_refused(tmp_path: Path) -> N
         list(read_trees([file], digests, "tree", BRANCHES, 3))
 
 
-def test_the_first_wrong_event_is_named_by_its_row_in_the_file() -> None:
+def test_the_first_wrong_event_is_named_by_its_row_in_the_file():
     require_events("one.root", 300, {"no light": np.array([False, False])})
     with pytest.raises(BadInput, match=r"one\.root: the event in row 301 has no light"):
         require_events("one.root", 300, {"no light": np.array([False, True, True])})

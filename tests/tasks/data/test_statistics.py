@@ -1,7 +1,5 @@
 """Statistics of a stream: exact, the same however it is cut, and in bounded memory."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 from collections.abc import Iterator
@@ -31,7 +29,7 @@ def of_one(values: np.ndarray) -> Column:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_mean_and_deviation_are_the_nearest_floats_to_the_exact_ones(seed: int):
+def test_mean_and_deviation_are_the_nearest_floats_to_the_exact_ones(seed):
     values = mixed(500, seed)
     exact = [Fraction(float(value)) for value in values]
     mean = sum(exact) / len(exact)
@@ -72,7 +70,7 @@ def test_what_is_not_finite_is_counted_and_in_no_other_number():
 
 
 @pytest.mark.parametrize("value", [0.0, -3.25, 1e-45, 3.4e38])
-def test_a_constant_is_one(value: float):
+def test_a_constant_is_one(value):
     found = of_one(np.full(1000, value, dtype=np.float32))
     assert found.constant and found.deviation == 0.0 and found.mean == found.minimum
     assert set(found.quantiles.values()) == {found.minimum}
@@ -80,7 +78,7 @@ def test_a_constant_is_one(value: float):
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_quantiles_are_right_to_within_half_a_percent_also_of_long_tails(sign: int):
+def test_quantiles_are_right_to_within_half_a_percent_also_of_long_tails(sign):
     values = sign * np.random.default_rng(0).lognormal(0, 3, 100_000).astype(np.float32)
     for share, quantile in of_one(values).quantiles.items():
         assert quantile == pytest.approx(np.quantile(values, float(share), method="inverted_cdf"), rel=0.004)
@@ -105,7 +103,7 @@ def test_quantiles_cross_zero_in_order():
 
 
 @pytest.mark.parametrize("chunk", [np.zeros((3, 1), np.float32), np.zeros(3, np.float32), np.zeros((3, 2), np.int64)])
-def test_a_chunk_of_another_form_is_refused(chunk: np.ndarray):
+def test_a_chunk_of_another_form_is_refused(chunk):
     with pytest.raises(ValueError, match=r"chunk of the columns time, charge|a column is float64"):
         column_statistics([chunk], NAMES)
 

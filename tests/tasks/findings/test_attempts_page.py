@@ -1,7 +1,5 @@
 """attempts.html: when and where each stage worked, from its attempts' records; outside the outputs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -54,13 +52,13 @@ def rows(page: str) -> list[list[str]]:
     return [[Reader(cell).text for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in found if "<td" in row]
 
 
-def test_a_stage_has_the_time_of_all_its_attempts_and_a_killed_one_ended_at_its_last_sign_of_life(run: RunDirectory):
+def test_a_stage_has_the_time_of_all_its_attempts_and_a_killed_one_ended_at_its_last_sign_of_life(run):
     killed, finished = attempts_of(run.path)
     assert (killed.seconds, killed.end, killed.device) == (30.0, "killed", "-")
     assert (finished.seconds, finished.end, finished.device, finished.job) == (60.0, "finished", "H200", "4711")
 
 
-def test_the_page_shows_dates_time_memory_host_and_device_of_each_stage_and_attempt(tmp_path: Path, run: RunDirectory):
+def test_the_page_shows_dates_time_memory_host_and_device_of_each_stage_and_attempt(tmp_path, run):
     page, _ = page_of(tmp_path, run)
     stage, first, second = rows(page)
     dates = ["2023-11-14 22:15:00", "2023-11-14 22:17:40"]
@@ -81,17 +79,17 @@ def test_the_page_shows_dates_time_memory_host_and_device_of_each_stage_and_atte
     assert f"{'a' * 12} · 1 min 30 s" in page, "in the picture"
 
 
-def test_it_is_no_output_so_no_digest_hangs_on_a_clock(tmp_path: Path, run: RunDirectory):
+def test_it_is_no_output_so_no_digest_hangs_on_a_clock(tmp_path, run):
     _, work = page_of(tmp_path, run)
     assert work.outputs == ["stage.json", "result.json"]
 
 
-def test_half_a_record_says_nothing(run: RunDirectory):
+def test_half_a_record_says_nothing(run):
     (run.attempts / "0001.json").write_text("{")
     assert [one.number for one in attempts_of(run.path)] == [2]
 
 
-def test_a_training_has_its_time_by_phase(run: RunDirectory, tmp_path: Path):
+def test_a_training_has_its_time_by_phase(run, tmp_path):
     assert "by phase" not in page_of(tmp_path / "before", run)[0]
     run.timing_file.write_text('{"step":1,"seconds":4.0,"load_seconds":3.0}\n')
     page, _ = page_of(tmp_path, run)

@@ -1,7 +1,5 @@
 """The picture of the stages: what read what, as each run wrote it down, and drawn so that it can be read."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,7 +44,7 @@ def boxes_of(svg: str) -> dict[str, tuple[float, float, float, float]]:
     return found
 
 
-def test_the_runs_behind_those_that_were_given_are_found_from_what_they_wrote_down(tmp_path: Path):
+def test_the_runs_behind_those_that_were_given_are_found_from_what_they_wrote_down(tmp_path):
     text = run_of(tmp_path, "setup")
     model = run_of(tmp_path, "train", "wide", text=text)
     attack = run_of(tmp_path, "attack", "wide", text=text, model=model)
@@ -56,7 +54,7 @@ def test_the_runs_behind_those_that_were_given_are_found_from_what_they_wrote_do
     assert dag.nodes[LAST.directory.name].inputs == (attack.path.name,)
 
 
-def test_a_run_that_was_removed_since_is_a_box_without_what_it_read(tmp_path: Path):
+def test_a_run_that_was_removed_since_is_a_box_without_what_it_read(tmp_path):
     text = run_of(tmp_path, "setup")
     model = run_of(tmp_path, "train", text=text)
     for file in text.path.iterdir():
@@ -80,7 +78,7 @@ def test_every_box_has_its_stage_its_cell_and_its_run_and_what_is_read_stands_le
     assert all(len({left[name] for name, node in dag.nodes.items() if node.stage == kind}) == 1 for kind in kinds)
 
 
-def test_no_two_boxes_overlap_and_no_line_runs_through_one(tmp_path: Path):
+def test_no_two_boxes_overlap_and_no_line_runs_through_one(tmp_path):
     text = run_of(tmp_path, "setup")
     early = run_of(tmp_path, "early", text=text)
     middle = [run_of(tmp_path, "middle", f"number {number}", early=early) for number in range(3)]
@@ -106,7 +104,7 @@ def test_what_a_run_reads_by_way_of_another_has_no_line_of_its_own():
     }  # fmt: skip
 
 
-def test_very_many_runs_of_a_stage_are_one_box_that_says_how_many(tmp_path: Path):
+def test_very_many_runs_of_a_stage_are_one_box_that_says_how_many(tmp_path):
     text = run_of(tmp_path, "setup")
     trained = [run_of(tmp_path, "train", f"seed {seed}", text=text) for seed in range(40)]
     svg = dag_figure(dag_of(*trained)).svg

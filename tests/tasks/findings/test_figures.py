@@ -1,12 +1,8 @@
 """Figures that stand alone and inline, in light and dark, for eyes that see colours and for those that do not."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -65,7 +61,7 @@ def texts(svg: str) -> list[str]:
 
 
 @pytest.mark.parametrize("draw", ALL)
-def test_every_colour_is_a_variable_with_a_fallback(draw: Callable[[], str]):
+def test_every_colour_is_a_variable_with_a_fallback(draw):
     svg = draw()
     fallbacks = {fallback for _, fallback in COLOURS.values()}
     assert set(re.findall(r"#[0-9a-fA-F]{3,8}\b", re.sub(r"(url\(|href=\")#", "", svg))) <= fallbacks
@@ -76,14 +72,14 @@ def test_every_colour_is_a_variable_with_a_fallback(draw: Callable[[], str]):
 
 
 @pytest.mark.parametrize("draw", ALL)
-def test_equal_data_give_equal_bytes_whatever_came_before(draw: Callable[[], str]):
+def test_equal_data_give_equal_bytes_whatever_came_before(draw):
     first = draw()
     for other in ALL:
         other()
     assert draw() == first
 
 
-def test_equal_bytes_in_another_process_and_with_another_matplotlibrc(tmp_path: Path):
+def test_equal_bytes_in_another_process_and_with_another_matplotlibrc(tmp_path):
     (tmp_path / "matplotlibrc").write_text(
         "axes.facecolor: red\nfont.size: 30\nsvg.fonttype: path\naxes.linewidth: 5\n"
     )
@@ -101,7 +97,7 @@ def test_equal_bytes_in_another_process_and_with_another_matplotlibrc(tmp_path: 
 
 
 @pytest.mark.parametrize("draw", ALL)
-def test_a_figure_is_one_element_without_scripts_styles_or_requests(draw: Callable[[], str]):
+def test_a_figure_is_one_element_without_scripts_styles_or_requests(draw):
     svg = draw()
     assert svg.startswith("<svg ") and svg.rstrip().endswith("</svg>")
     assert not re.search(r"<script|<style|<image|@import|<metadata", svg)
@@ -179,7 +175,7 @@ def test_the_figure_that_answers_draws_the_margin_the_intervals_and_the_first_ro
     assert 'aria-label="The answer. b - a -0.5000 (-0.6000 to -0.4000); b - c +0.1000; ' in svg
 
 
-def test_nothing_is_written_into_the_home_folder(tmp_path: Path):
+def test_nothing_is_written_into_the_home_folder(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     code = """if True:

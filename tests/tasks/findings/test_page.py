@@ -1,7 +1,5 @@
 """One page that needs nothing else, in which text is text."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib
@@ -183,7 +181,7 @@ def colours(block: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_colour_is_readable_in_light_and_in_dark(scheme: str):
+def test_every_colour_is_readable_in_light_and_in_dark(scheme):
     light, dark = STYLE.split("prefers-color-scheme: dark", 1)
     used = colours(light if scheme == "light" else dark.split("* {")[0])
     assert set(used) == {"ink", "faint", "grid", "paper", "side", "link", "mark", "series-1", "series-2", "series-3"}

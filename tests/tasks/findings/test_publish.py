@@ -1,9 +1,5 @@
 """What is published, and what the result says of it."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from storage import durable
@@ -18,7 +14,7 @@ class Numbers(Result):
     loss: float
 
 
-def test_the_result_names_tables_report_and_figures_and_the_digest_of_the_numbers(tmp_path: Path):
+def test_the_result_names_tables_report_and_figures_and_the_digest_of_the_numbers(tmp_path):
     run, numbers = stage_run(tmp_path), Numbers(loss=1.5)
     texts = {"table.md": "| é |", "summary.txt": "s", "report.html": "<p>"}
     result = publish(run, numbers, texts, {"one": "<svg/>", "two": "<svg></svg>"})
@@ -35,12 +31,12 @@ def test_the_result_names_tables_report_and_figures_and_the_digest_of_the_number
     assert {"final_results.json", *texts, "figures"} <= set(run.outputs)
 
 
-def test_without_a_report_and_figures_none_is_named(tmp_path: Path):
+def test_without_a_report_and_figures_none_is_named(tmp_path):
     result = publish(stage_run(tmp_path), Numbers(loss=1.5), {"table.md": ""})
     assert set(result.as_json()) == {"tables", "final_results_digest"}
 
 
-def test_two_reports_are_one_too_many(tmp_path: Path):
+def test_two_reports_are_one_too_many(tmp_path):
     with pytest.raises(ValueError, match="too many"):
         publish(stage_run(tmp_path), Numbers(loss=1.5), {"a.html": "", "b.html": ""})
 
@@ -48,7 +44,7 @@ def test_two_reports_are_one_too_many(tmp_path: Path):
 LONG = "**so many words** that no line of an e-mail holds them all, " * 4
 
 
-def test_a_document_is_said_once_and_published_in_every_form(tmp_path: Path):
+def test_a_document_is_said_once_and_published_in_every_form(tmp_path):
     run = stage_run(tmp_path)
     section = Section("One", texts=[LONG], figures=[Figure("two", "<svg/>", "c")], tables=[Table("c", ["x"], [["1"]])])
     said = Document(

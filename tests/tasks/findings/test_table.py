@@ -1,7 +1,5 @@
 """Markdown tables that read well as plain text too."""
 
-from __future__ import annotations
-
 import csv
 import io
 
@@ -103,7 +101,7 @@ def test_text_in_which_an_interval_stands_beside_words_is_kept_as_it_is():
         ("\ufffd", "\ufffd"),
     ],
 )
-def test_what_does_not_show_is_written_as_its_escape(text: str, shown: str):
+def test_what_does_not_show_is_written_as_its_escape(text, shown):
     assert visible(text) == shown
 
 

@@ -1,7 +1,5 @@
 """Trainings of arms as a report tells them, and what a report stage may read."""
 
-from __future__ import annotations
-
 import pytest
 
 from tasks.findings.trainings import TrainedArm
@@ -11,7 +9,7 @@ from tasks.stage.configuration import field_class
 from tasks.training.trained import Trained
 
 
-def test_a_cell_knows_the_gradients_of_all_its_epochs_and_its_last_validation() -> None:
+def test_a_cell_knows_the_gradients_of_all_its_epochs_and_its_last_validation():
     of_epochs = ((1.0, 0.5, 9), (1.5, 0.8, 2))  # the second is half as long
     epochs = [
         {"step": 2, "epoch": epoch, "gradient_steps_clipped_share": share, "gradient_norm_max": norm}
@@ -27,7 +25,7 @@ def test_a_cell_knows_the_gradients_of_all_its_epochs_and_its_last_validation() 
 
 
 @pytest.mark.parametrize("config", [icecube.ReportConfig, inversion.ReportConfig])
-def test_a_report_read_keys_of_the_study_outside_of_its_fingerprint(config: type[icecube.StageConfiguration]) -> None:
+def test_a_report_read_keys_of_the_study_outside_of_its_fingerprint(config):
     """Seen: the rates, the seed and the budget came out of a dictionary `configuration`, which no type checked."""
     of_the_frame = {"cell", "execution"}
     others = {name: field for name, field in config.model_fields.items() if name not in of_the_frame}

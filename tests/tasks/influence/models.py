@@ -1,7 +1,5 @@
 """Small models with their tasks, and influence by brute force."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import pairwise
 from pathlib import Path

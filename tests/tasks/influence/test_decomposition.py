@@ -1,7 +1,5 @@
 """The ladder: what is not finite is found and named, and no solver's word is taken without the matrix coming back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -17,7 +15,7 @@ def _moments(samples: int, dimension: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("place", [(2, 5), (5, 2), (3, 3)], ids=["above", "below", "diagonal"])
-def test_a_value_that_is_not_finite_is_named_in_either_triangle(wrong: float, place: tuple[int, int]) -> None:
+def test_a_value_that_is_not_finite_is_named_in_either_triangle(wrong, place):
     matrix = _moments(40, 8)
     matrix[place] = wrong
     found = decomposed(matrix, "encoder.3 columns.0")
@@ -26,13 +24,13 @@ def test_a_value_that_is_not_finite_is_named_in_either_triangle(wrong: float, pl
     assert found.told()["minimum"] is None
 
 
-def test_torch_itself_does_not_see_a_nan_in_the_triangle_that_it_does_not_read() -> None:
+def test_torch_itself_does_not_see_a_nan_in_the_triangle_that_it_does_not_read():
     matrix = _moments(40, 8)
     matrix[2, 5] = float("nan")
     assert torch.linalg.eigh(matrix).eigenvalues.isfinite().all()
 
 
-def test_a_factor_of_fewer_samples_than_dimensions_is_solved_and_called_singular() -> None:
+def test_a_factor_of_fewer_samples_than_dimensions_is_solved_and_called_singular():
     matrix = _moments(40, 200)
     found = decomposed(matrix, "layer")
     assert found.status == "ok" and found.residual is not None and found.residual < 1e-12
@@ -61,7 +59,7 @@ def _not_orthonormal(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("failure", [_raises, _identity, _nan, _not_orthonormal])
 @pytest.mark.parametrize("failures", range(6))
-def test_a_solver_that_fails_at_each_rung_leads_to_the_next(failure: Callable, failures: int) -> None:
+def test_a_solver_that_fails_at_each_rung_leads_to_the_next(failure, failures):
     calls = []
 
     def failing(solve: Callable) -> Callable:
@@ -86,12 +84,12 @@ def test_a_solver_that_fails_at_each_rung_leads_to_the_next(failure: Callable, f
         assert found.vectors is None and torch.equal(found.values, matrix.double().diagonal())
 
 
-def test_what_is_not_symmetric_is_made_so_and_told() -> None:
+def test_what_is_not_symmetric_is_made_so_and_told():
     matrix = _moments(40, 8)
     matrix[0, 1] += 0.5
     found = decomposed(matrix, "layer")
     assert found.status == "ok" and found.asymmetry is not None and found.asymmetry > 0.05
 
 
-def test_the_zero_matrix_of_a_layer_without_gradients_is_solved() -> None:
+def test_the_zero_matrix_of_a_layer_without_gradients_is_solved():
     assert decomposed(torch.zeros(4, 4), "layer").status == "ok"

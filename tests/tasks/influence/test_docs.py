@@ -1,18 +1,13 @@
 """docs/influence.md is executed as it stands, and its table of machines is the plan's."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
-
-import pytest
 
 from tasks.influence.plan import Limits, Machine, factor_plan
 from tests.docs.pages import PAGES, blocks
 from tests.tasks.influence.models import t5_without_weights
 
 
-def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_of_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     [block] = [block for block in blocks("python") if block.page == "docs/influence.md"]
     names: dict = {}
@@ -21,7 +16,7 @@ def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert names["degraded"](names["statistics"]) == []
 
 
-def test_its_machines_do_what_it_says() -> None:
+def test_its_machines_do_what_it_says():
     rows = re.findall(r"^\| `Machine\((.*)\)`.*? \| (.*): ([\d.]+) s \| (.*) \|$", PAGES["docs/influence.md"], re.M)
     assert len(rows) == 3
     for machine, what, seconds, why in rows:

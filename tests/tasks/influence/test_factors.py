@@ -1,13 +1,11 @@
 """Factors on disk: each example counted, a module a file, and what is not right found and named."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,12 +29,12 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_a_text_alone_and_padded_on_the_left_in_a_batch_has_one_gradient(tied: bool) -> None:
+def test_a_text_alone_and_padded_on_the_left_in_a_batch_has_one_gradient(tied):
     task = language(tied)
     require_faithful(task, planned(task), everything(task), tolerance=1e-9)
 
 
-def test_the_basis_of_tied_weights_is_that_of_the_linear_layer(tmp_path: Path) -> None:
+def test_the_basis_of_tied_weights_is_that_of_the_linear_layer(tmp_path):
     tied, untied = language(tied=True), language()
     untied.model.load_state_dict(tied.model.state_dict())
     sides = []
@@ -48,13 +46,13 @@ def test_the_basis_of_tied_weights_is_that_of_the_linear_layer(tmp_path: Path) -
     assert sides[0] == sides[1]
 
 
-def test_a_model_that_reads_its_padding_is_refused_by_example_and_module(tmp_path: Path) -> None:
+def test_a_model_that_reads_its_padding_is_refused_by_example_and_module(tmp_path):
     task = language(reads_padding=True)
     with pytest.raises(CheckFailed, match=r"gradient of example 0 by embedding in a batch.*Padding is read"):
         factors(task, tmp_path)
 
 
-def test_examples_that_mix_in_a_batch_are_found(tmp_path: Path) -> None:
+def test_examples_that_mix_in_a_batch_are_found(tmp_path):
     task = classifier()
     plain = task.losses
     mixing = replace(
@@ -64,7 +62,7 @@ def test_examples_that_mix_in_a_batch_are_found(tmp_path: Path) -> None:
         factors(mixing, tmp_path)
 
 
-def test_a_weight_that_is_used_past_its_module_is_found(tmp_path: Path) -> None:
+def test_a_weight_that_is_used_past_its_module_is_found(tmp_path):
     task = classifier()
     last = task.model[2]
     past = replace(
@@ -89,7 +87,7 @@ class _Convolutions(nn.Module):
         return self.last(values.mean((2, 3)))
 
 
-def test_convolutions_shared_calls_and_activations_in_place_have_autograd_s_gradients() -> None:
+def test_convolutions_shared_calls_and_activations_in_place_have_autograd_s_gradients():
     torch.manual_seed(0)
     images, labels = torch.randn(6, 2, 7, 7).double(), torch.randint(0, 4, (6,))
     model = _Convolutions().double()
@@ -104,7 +102,7 @@ def test_convolutions_shared_calls_and_activations_in_place_have_autograd_s_grad
     assert not model.first.weight.requires_grad and model.training and model.last.weight.grad is None
 
 
-def test_a_loss_that_is_not_finite_names_its_example(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_names_its_example(tmp_path):
     task = classifier()
     inputs, labels = task.batch(everything(task))
     inputs[17, 2] = float("nan")
@@ -124,7 +122,7 @@ class _Root(nn.Module):
         return self.above((self.below(inputs) - self.below.bias).abs().sqrt())
 
 
-def test_a_gradient_that_is_not_finite_costs_the_modules_it_reaches_and_no_other(tmp_path: Path) -> None:
+def test_a_gradient_that_is_not_finite_costs_the_modules_it_reaches_and_no_other(tmp_path):
     torch.manual_seed(0)
     inputs, labels = torch.randn(20, 3), torch.randint(0, 2, (20,))
     inputs[11] = 0
@@ -152,7 +150,7 @@ def test_a_gradient_that_is_not_finite_costs_the_modules_it_reaches_and_no_other
     assert gathered(scores(task, task, everything(task), np.arange(3), tmp_path)).isfinite().all()
 
 
-def test_a_module_that_sees_other_rows_than_the_examples_is_named(tmp_path: Path) -> None:
+def test_a_module_that_sees_other_rows_than_the_examples_is_named(tmp_path):
     task = classifier()
     halved = nn.Sequential(*task.model)
 
@@ -170,7 +168,7 @@ def test_a_module_that_sees_other_rows_than_the_examples_is_named(tmp_path: Path
         factors(through, tmp_path / "unused")
 
 
-def test_fewer_examples_than_planned_are_refused(tmp_path: Path) -> None:
+def test_fewer_examples_than_planned_are_refused(tmp_path):
     task = classifier()
     factors(task, tmp_path)
     file = tmp_path / "2.json"
@@ -180,7 +178,7 @@ def test_fewer_examples_than_planned_are_refused(tmp_path: Path) -> None:
         complete(tmp_path, task.model)
 
 
-def test_factors_of_something_else_are_neither_continued_nor_scored(tmp_path: Path) -> None:
+def test_factors_of_something_else_are_neither_continued_nor_scored(tmp_path):
     task, other = classifier(), classifier(seed=1)
     factors(task, tmp_path)
     for options in ({"labels": "sampled"}, {"seed": 1}, {"batch": 7}, {"seed": 1, "anew": True}):
@@ -195,7 +193,7 @@ def test_factors_of_something_else_are_neither_continued_nor_scored(tmp_path: Pa
         factors(altered, tmp_path)
 
 
-def test_factors_in_other_batches_begin_anew_and_nothing_of_a_process_that_was_killed_stays(tmp_path: Path) -> None:
+def test_factors_in_other_batches_begin_anew_and_nothing_of_a_process_that_was_killed_stays(tmp_path):
     """Seen: after a kill between two steps the file of the first stayed, and the folder had another digest."""
     task = classifier()
     factors(task, tmp_path / "other", batch=7)
@@ -211,9 +209,7 @@ def test_factors_in_other_batches_begin_anew_and_nothing_of_a_process_that_was_k
     assert found.pop("notes.txt") == b"somebody's own" and found == expected
 
 
-def test_a_kill_while_factors_begin_anew_leaves_none_of_another_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_while_factors_begin_anew_leaves_none_of_another_batch(tmp_path, monkeypatch):
     """The request is the last that changes: with a new one first, what was computed before would pass for its own."""
     task, unlink = classifier(), Path.unlink
     factors(task, tmp_path / "other", batch=7)
@@ -236,7 +232,7 @@ def test_a_kill_while_factors_begin_anew_leaves_none_of_another_batch(
         }
 
 
-def test_an_oversize_module_is_done_in_blocks_that_the_solver_takes(tmp_path: Path) -> None:
+def test_an_oversize_module_is_done_in_blocks_that_the_solver_takes(tmp_path):
     task, seen = classifier(width=300), []
 
     def small_only(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -251,7 +247,7 @@ def test_an_oversize_module_is_done_in_blocks_that_the_solver_takes(tmp_path: Pa
     assert gathered(scores(task, task, everything(task), np.arange(3), tmp_path)).isfinite().all()
 
 
-def test_a_module_with_a_diagonal_side_says_so_and_is_degraded(tmp_path: Path) -> None:
+def test_a_module_with_a_diagonal_side_says_so_and_is_degraded(tmp_path):
     """Seen: `ok`, with a Pearson correlation of .61 with the scores of the whole."""
     task = classifier(width=300)
     plan = [
@@ -278,9 +274,7 @@ def _saturated() -> Task:
 @pytest.mark.parametrize(
     ("made", "dead", "labels"), [(_dead_layer, ["0", "2"], "true"), (_saturated, ["0", "2", "4"], "sampled")]
 )
-def test_a_module_that_no_gradient_reaches_has_no_curvature_and_is_left_out(
-    made: Callable[[], Task], dead: list[str], labels: str, tmp_path: Path
-) -> None:
+def test_a_module_that_no_gradient_reaches_has_no_curvature_and_is_left_out(made, dead, labels, tmp_path):
     """Seen: every module `ok`, and NaN for every row, as 0 was divided by 0."""
     task = made()
     found = compute_factors(task, everything(task), tmp_path, planned(task), labels=labels)
@@ -295,7 +289,7 @@ def test_a_module_that_no_gradient_reaches_has_no_curvature_and_is_left_out(
             gathered(of)
 
 
-def test_scores_that_are_not_finite_are_refused_by_module(tmp_path: Path) -> None:
+def test_scores_that_are_not_finite_are_refused_by_module(tmp_path):
     task = classifier()
     blind = replace(task, batch=lambda at: (task.batch(at)[0] * torch.tensor([1.0, 0, 1, 1, 1]), task.batch(at)[1]))
     compute_factors(blind, everything(task), tmp_path, planned(task, strategy="diagonal"), labels="true")
@@ -305,7 +299,7 @@ def test_scores_that_are_not_finite_are_refused_by_module(tmp_path: Path) -> Non
         gathered(scores(*asked, damping=0.0))
 
 
-def test_losses_that_draw_no_label_are_not_taken_for_sampled_ones(tmp_path: Path) -> None:
+def test_losses_that_draw_no_label_are_not_taken_for_sampled_ones(tmp_path):
     task = classifier()
     true = replace(task, losses=lambda model, batch, draw: task.losses(model, batch, None))
     with pytest.raises(BadInput, match=r"draw no label with the generator.*labels='true'"):
@@ -314,7 +308,7 @@ def test_losses_that_draw_no_label_are_not_taken_for_sampled_ones(tmp_path: Path
 
 
 @pytest.mark.parametrize(("dtype", "refused"), [(torch.bfloat16, False), (torch.float16, False), (torch.float32, True)])
-def test_the_rounding_of_half_precision_is_no_padding_that_is_read(dtype: torch.dtype, refused: bool) -> None:
+def test_the_rounding_of_half_precision_is_no_padding_that_is_read(dtype, refused):
     """Seen: a perceptron in bfloat16 was refused for a difference of 0.0017."""
     task = classifier(width=32)
     inputs, labels = (of.to(dtype) if of.is_floating_point() else of for of in task.batch(everything(task)))
@@ -331,7 +325,7 @@ def test_the_rounding_of_half_precision_is_no_padding_that_is_read(dtype: torch.
         require_faithful(replace(scaled, model=model), planned(scaled), everything(task)[:3])
 
 
-def test_drawn_labels_are_the_same_by_seed(tmp_path: Path) -> None:
+def test_drawn_labels_are_the_same_by_seed(tmp_path):
     task = classifier()
     same, again, other = (
         _files(factors(task, tmp_path / str(at), labels="sampled", seed=seed)) for at, seed in enumerate((1, 1, 2))
@@ -364,7 +358,7 @@ def _killed_at(task: Task, folder: Path, what: str, number: int) -> list[int]:
     return solved
 
 
-def test_a_kill_at_each_module_costs_that_module_alone(tmp_path: Path) -> None:
+def test_a_kill_at_each_module_costs_that_module_alone(tmp_path):
     task = classifier(layers=LAYERS)
     undisturbed = _files(factors(task, tmp_path / "undisturbed", batch=20))
     for module in range(LAYERS):
@@ -377,7 +371,7 @@ def test_a_kill_at_each_module_costs_that_module_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["removed", "cut", "altered"])
-def test_a_file_that_was_harmed_costs_its_module_alone(tmp_path: Path, harm: str) -> None:
+def test_a_file_that_was_harmed_costs_its_module_alone(tmp_path, harm):
     task = classifier(layers=LAYERS)
     undisturbed = _files(factors(task, tmp_path))
     for module in (0, 2, 4, 6):
@@ -407,7 +401,7 @@ factors(classifier(layers=4), Path(sys.argv[1]), told=told)
 """
 
 
-def test_a_real_kill_between_two_modules_loses_no_finished_one(tmp_path: Path) -> None:
+def test_a_real_kill_between_two_modules_loses_no_finished_one(tmp_path):
     task = classifier(layers=LAYERS)
     died = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "killed")], cwd=os.getcwd(), timeout=120)
     assert died.returncode == -signal.SIGKILL

@@ -1,9 +1,5 @@
 """The plan says before any work what becomes of each module, on machines that are not there."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -27,9 +23,7 @@ GB = 10**9
         (Machine(80 * GB, (13, 0), solves=8_000), "blocks", 5, "cuSOLVER takes at most 8,000"),
     ],
 )
-def test_the_last_of_145_modules_is_solved_where_it_can_be(
-    machine: Machine, treatment: str, blocks: int, why: str
-) -> None:
+def test_the_last_of_145_modules_is_solved_where_it_can_be(machine, treatment, blocks, why):
     plan = factor_plan(t5_without_weights(), machine, Limits(kinds=("linear",)))
     used = [one for one in plan if one.treatment != "excluded"]
     assert len(used) == 145 and {one.treatment for one in used[:-1]} == {"ekfac"}
@@ -40,7 +34,7 @@ def test_the_last_of_145_modules_is_solved_where_it_can_be(
     assert f" | linear | 32,128 x 512 | {last.bytes / GB:.3f} | {last.seconds:.1f} | {treatment} | " in markdown(plan)
 
 
-def test_memory_for_no_block_leaves_the_diagonal_and_for_no_gradient_nothing() -> None:
+def test_memory_for_no_block_leaves_the_diagonal_and_for_no_gradient_nothing():
     model = nn.Linear(600, 400)
     [diagonal] = factor_plan(model, Machine(3_000_000), Limits(seconds=1e-7))
     assert (diagonal.treatment, diagonal.chosen, diagonal.row_block) == ("diagonal", False, 1)
@@ -48,7 +42,7 @@ def test_memory_for_no_block_leaves_the_diagonal_and_for_no_gradient_nothing() -
     assert (excluded.treatment, excluded.chosen) == ("excluded", False) and "0.0 GB of 0.0" in excluded.why
 
 
-def test_one_hot_tokens_and_padding_are_counted_where_the_plan_is_told_of_them() -> None:
+def test_one_hot_tokens_and_padding_are_counted_where_the_plan_is_told_of_them():
     model = nn.Sequential(nn.Embedding(80_000, 512), nn.Linear(512, 3))
     embedding, linear = factor_plan(model, Machine(64 * GB), Limits(batch=32, positions=1_000))
     assert embedding.bytes == 12 * 80_000 * 512 + 4 * 32_000 * 80_512 and "one-hot in a batch: 10.3 GB" in embedding.why
@@ -57,13 +51,13 @@ def test_one_hot_tokens_and_padding_are_counted_where_the_plan_is_told_of_them()
     assert embedding.treatment == "excluded" and "and 32 x 1,000 positions need 10.8 GB of 8.0" in embedding.why
 
 
-def test_tied_weights_are_one_entry_named_after_the_linear_one() -> None:
+def test_tied_weights_are_one_entry_named_after_the_linear_one():
     plan = {one.name: one for one in factor_plan(language(tied=True).model, HERE)}
     assert [*plan] == ["head", "query", "value"] and plan["head"].modules == ["head", "embedding"]
     assert [one.name for one in factor_plan(language().model, HERE)] == ["embedding", "head", "query", "value"]
 
 
-def test_what_is_left_out_on_purpose_is_told_apart_from_what_had_to_be() -> None:
+def test_what_is_left_out_on_purpose_is_told_apart_from_what_had_to_be():
     model = nn.ModuleDict(
         {"skipped": nn.Linear(2, 2), "grouped": nn.Conv2d(4, 4, 3, groups=2), "kept": nn.Linear(2, 2)}
     )
@@ -76,7 +70,7 @@ def test_what_is_left_out_on_purpose_is_told_apart_from_what_had_to_be() -> None
             factor_plan(wrong, HERE, limits)
 
 
-def test_a_weight_of_a_module_that_is_not_known_is_told_and_counts_as_degraded(tmp_path: Path) -> None:
+def test_a_weight_of_a_module_that_is_not_known_is_told_and_counts_as_degraded(tmp_path):
     """GPT-2 keeps all but its embeddings in Conv1D: influence by what is left would rank as if it were of the model."""
     model = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=4, n_layer=1, n_head=1, n_positions=6)).eval()
     plan = {one.name: one for one in factor_plan(model, HERE)}
@@ -91,6 +85,6 @@ def test_a_weight_of_a_module_that_is_not_known_is_told_and_counts_as_degraded(t
     assert {one.chosen for one in asked} == {True} and not degraded([read(tmp_path, one) for one in asked])
 
 
-def test_this_machine_is_a_cpu_with_memory() -> None:
+def test_this_machine_is_a_cpu_with_memory():
     machine = this_machine("cpu")
     assert machine.cuda is None and machine.memory_bytes > GB

@@ -1,7 +1,5 @@
 """Scores beside brute force: gradients by autograd, one example at a time, and a matrix that is inverted whole."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +44,7 @@ def _correlation(first: torch.Tensor, second: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("damping", [None, 1e-3])
-def test_where_the_fisher_is_a_product_ekfac_is_its_inverse(tmp_path: Path, damping: float | None) -> None:
+def test_where_the_fisher_is_a_product_ekfac_is_its_inverse(tmp_path, damping):
     torch.manual_seed(0)
     inputs, targets = (part.double() for part in (torch.randn(6, 4), torch.randn(5, 3)))
     pairs = torch.cartesian_prod(torch.arange(6), torch.arange(5))  # inputs and gradients are independent
@@ -62,7 +60,7 @@ def test_where_the_fisher_is_a_product_ekfac_is_its_inverse(tmp_path: Path, damp
     assert torch.allclose(_all(task, factors(task, tmp_path), damping=damping), by_hand, rtol=1e-6)
 
 
-def test_on_a_classifier_ekfac_is_nearer_to_the_inverse_than_what_has_less_curvature(tmp_path: Path) -> None:
+def test_on_a_classifier_ekfac_is_nearer_to_the_inverse_than_what_has_less_curvature(tmp_path):
     task = classifier(examples=200)
     layers = by_layer(task)
     fishers = [gradients.T @ gradients / 200 for gradients in layers]
@@ -75,7 +73,7 @@ def test_on_a_classifier_ekfac_is_nearer_to_the_inverse_than_what_has_less_curva
     assert found[0] > 0.97 and found[0] > found[1] + 0.02 and found[0] > found[2] + 0.02, found
 
 
-def test_with_drawn_labels_lambda_sums_to_the_trace_of_the_gauss_newton_matrix(tmp_path: Path) -> None:
+def test_with_drawn_labels_lambda_sums_to_the_trace_of_the_gauss_newton_matrix(tmp_path):
     task = classifier()
     draws = np.tile(everything(task), 50)
     found = compute_factors(task, draws, tmp_path, planned(task), batch=100)
@@ -93,14 +91,14 @@ def test_with_drawn_labels_lambda_sums_to_the_trace_of_the_gauss_newton_matrix(t
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_without_curvature_scores_are_products_of_autograd_s_gradients_and_tied_weights_count_once(tied: bool) -> None:
+def test_without_curvature_scores_are_products_of_autograd_s_gradients_and_tied_weights_count_once(tied):
     task = language(tied)
     by_hand = torch.cat([*gradients_by_autograd(task).values()], 1)
     found = gathered(scores(task, task, everything(task), QUERIES, planned(task)))
     assert torch.allclose(found, by_hand[QUERIES] @ by_hand.T, rtol=1e-6)
 
 
-def test_the_diagonal_is_the_mean_squared_gradient(tmp_path: Path) -> None:
+def test_the_diagonal_is_the_mean_squared_gradient(tmp_path):
     task = language(tied=True)
     compute_factors(task, everything(task), tmp_path, planned(task, strategy="diagonal"), labels="true")
     gradients = torch.cat([*gradients_by_autograd(task).values()], 1)
@@ -109,21 +107,21 @@ def test_the_diagonal_is_the_mean_squared_gradient(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_a_text_alone_and_padded_on_the_left_in_a_batch_has_one_score(tmp_path: Path, tied: bool) -> None:
+def test_a_text_alone_and_padded_on_the_left_in_a_batch_has_one_score(tmp_path, tied):
     task = language(tied)
     alone = _all(task, factors(task, tmp_path / "alone", batch=1), batch=1)
     together = _all(task, factors(task, tmp_path / "together", batch=12), batch=12)
     assert torch.allclose(alone, together, rtol=1e-6)
 
 
-def test_padding_that_is_not_said_to_be_padding_would_change_the_factors(tmp_path: Path) -> None:
+def test_padding_that_is_not_said_to_be_padding_would_change_the_factors(tmp_path):
     task = language()
     counting = replace(task, positions=lambda tokens, module: None)
     apart = [_all(counting, factors(counting, tmp_path / str(batch), batch=batch), batch=batch) for batch in (1, 12)]
     assert not torch.allclose(*apart, rtol=1e-3)
 
 
-def test_scores_in_little_memory_are_the_same_in_more_blocks(tmp_path: Path) -> None:
+def test_scores_in_little_memory_are_the_same_in_more_blocks(tmp_path):
     task = language()
     factors(task, tmp_path)
     blocks = [*scores(task, task, everything(task), QUERIES, tmp_path, batch=5, memory_bytes=10_000)]
@@ -133,7 +131,7 @@ def test_scores_in_little_memory_are_the_same_in_more_blocks(tmp_path: Path) -> 
     assert torch.allclose(_all(task, little), _all(task, tmp_path), rtol=1e-6)
 
 
-def test_the_scores_of_a_mean_are_the_mean_of_scores_in_one_pass_over_the_training_examples(tmp_path: Path) -> None:
+def test_the_scores_of_a_mean_are_the_mean_of_scores_in_one_pass_over_the_training_examples(tmp_path):
     task, passes, groups = language(), list[int](), [np.arange(5), np.arange(3, 7)]
     factors(task, tmp_path)
     for options in ({}, {"memory_bytes": 4_000}):
@@ -145,7 +143,7 @@ def test_the_scores_of_a_mean_are_the_mean_of_scores_in_one_pass_over_the_traini
     assert sum(passes) == task.size
 
 
-def test_tracin_sums_products_over_checkpoints_by_their_rate() -> None:
+def test_tracin_sums_products_over_checkpoints_by_their_rate():
     first, second = classifier(seed=1), classifier(seed=2)
     parts = [
         rate * gathered(scores(task, task, QUERIES, QUERIES, planned(task)))
@@ -190,7 +188,7 @@ def _summaries() -> Task:
     )
 
 
-def test_an_encoder_decoder_has_one_score_alone_and_in_a_batch(tmp_path: Path) -> None:
+def test_an_encoder_decoder_has_one_score_alone_and_in_a_batch(tmp_path):
     task, found = _summaries(), []
     limits = {"exclude": ["*relative_attention_bias"]}
     for batch in (1, 8):
@@ -207,7 +205,7 @@ def test_an_encoder_decoder_has_one_score_alone_and_in_a_batch(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("solves", [None, 70], ids=["whole", "blocks"])
-def test_curvature_by_numpy_from_the_files_gives_the_same_scores(tmp_path: Path, solves: int | None) -> None:
+def test_curvature_by_numpy_from_the_files_gives_the_same_scores(tmp_path, solves):
     task = classifier(width=140)
     plan = factor_plan(task.model, replace(HERE, solves=solves), Limits())
     assert {one.treatment for one in plan} == {"blocks" if solves else "ekfac"}

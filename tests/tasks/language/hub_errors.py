@@ -1,7 +1,5 @@
 """What the hub's clients raise, and how it reaches us: wrapped, and with the chain cut as `datasets` cuts it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

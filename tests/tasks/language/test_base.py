@@ -1,7 +1,5 @@
 """base: what it starts from when it is to take the weights of another run."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -39,7 +37,7 @@ def from_run(place: Path, **text: int) -> Study:
     return study.model_copy(update={"model": model, "splits": study.splits.model_copy(update=text)})
 
 
-def test_a_pretraining_begins_with_the_weights_of_another_run_and_says_so(tmp_path: Path) -> None:
+def test_a_pretraining_begins_with_the_weights_of_another_run_and_says_so(tmp_path):
     source = finished_study().path("base")
     outcome, path = begun(tmp_path / "runs", from_run(source))
     assert outcome.end_state == "finished", outcome.message
@@ -52,7 +50,7 @@ def test_a_pretraining_begins_with_the_weights_of_another_run_and_says_so(tmp_pa
     assert any((untrained[name] != there[name]).any() for name in there)
 
 
-def test_the_weights_are_part_of_the_fingerprint_and_their_place_is_not(tmp_path: Path) -> None:
+def test_the_weights_are_part_of_the_fingerprint_and_their_place_is_not(tmp_path):
     copy = finished_study().copy(tmp_path / "copy")
     prints = {
         handles_of(tmp_path / "runs", study)["base"].run.fingerprint
@@ -62,13 +60,13 @@ def test_the_weights_are_part_of_the_fingerprint_and_their_place_is_not(tmp_path
     assert prints != {finished_study().handles["base"].run.fingerprint}
 
 
-def test_weights_that_were_trained_with_another_tokenizer_are_refused(tmp_path: Path) -> None:
+def test_weights_that_were_trained_with_another_tokenizer_are_refused(tmp_path):
     outcome, _ = begun(tmp_path / "runs", from_run(finished_study().path("base"), split_seed=9))
     assert (outcome.end_state, outcome.exit_code) == ("bad_input", 2)
     assert "were trained with another tokenizer" in outcome.message
 
 
-def test_weights_of_another_shape_are_refused_with_what_differs(tmp_path: Path) -> None:
+def test_weights_of_another_shape_are_refused_with_what_differs(tmp_path):
     study = from_run(finished_study().path("base"))
     wider = study.model.model_copy(update={"hidden_size": 32})
     outcome, _ = begun(tmp_path / "runs", study.model_copy(update={"model": wider}))
@@ -77,13 +75,13 @@ def test_weights_of_another_shape_are_refused_with_what_differs(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("place", ["nothing/here", "."])
-def test_a_place_without_weights_is_refused_before_any_work(tmp_path: Path, place: str) -> None:
+def test_a_place_without_weights_is_refused_before_any_work(tmp_path, place):
     with pytest.raises(BadInput, match="is no run directory"):
         handles_of(tmp_path / "runs", from_run(tmp_path / place))
     assert not (tmp_path / "runs").exists()
 
 
-def test_averaged_weights_are_kept_by_the_constrained_arm_too(tmp_path: Path) -> None:
+def test_averaged_weights_are_kept_by_the_constrained_arm_too(tmp_path):
     study = finished_study().study
     averaged = study.model_copy(update={"budget": study.budget.model_copy(update={"ema_decay": 0.9})})
     copy = finished_study().copy(tmp_path / "copy")
@@ -96,7 +94,7 @@ def test_averaged_weights_are_kept_by_the_constrained_arm_too(tmp_path: Path) ->
     assert result["constraint"] is not None
 
 
-def test_a_language_model_no_better_than_unigrams_ends_as_not_learning_where_the_budget_asks(tmp_path: Path) -> None:
+def test_a_language_model_no_better_than_unigrams_ends_as_not_learning_where_the_budget_asks(tmp_path):
     handle = finished_study().handles["train-baseline"]
     gate = LearningGate(max_ratio=1.0, by_step=2)
     budget = Budget(steps=4, effective_batch_examples=16, learning_rate=1e-9, not_learning=gate)

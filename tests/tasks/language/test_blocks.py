@@ -1,7 +1,5 @@
 """Packing loses nothing but the counted rest, and the file is read back as it was written."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

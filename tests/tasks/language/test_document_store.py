@@ -1,7 +1,5 @@
 """Documents come back from the disk as they were, in any order, and leave nothing behind."""
 
-from __future__ import annotations
-
 import errno
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Labelled texts of one's own: bad rows are named by file and row, and none is lost in silence."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path
@@ -34,7 +32,7 @@ def made(tmp_path: Path, lines: list[Any], **more: Any) -> tuple[Any, list[dict[
     return found, list(read_records(run.directory / "records.parquet"))
 
 
-def test_whole_numbers_and_words_are_labels_and_of_equal_texts_the_first_counts(tmp_path: Path) -> None:
+def test_whole_numbers_and_words_are_labels_and_of_equal_texts_the_first_counts(tmp_path):
     told, rows = made(tmp_path, [*GOOD, {"text": "a text 0", "label": 1}, {"text": "seven", "label": "spam"}])
     assert told.rows == len(rows) == 7 and told.repeated == 1 and told.labels == {"0": 3, "1": 3, "spam": 1}
     assert rows[0]["label"] == "0" and rows[0]["row_id"].startswith("0000000-") and rows[-1]["row_id"][:7] == "0000007"
@@ -53,7 +51,7 @@ def test_whole_numbers_and_words_are_labels_and_of_equal_texts_the_first_counts(
         ("[1, 2]", "is int"),
     ],
 )
-def test_a_bad_row_is_named_by_file_and_row_or_left_out_and_counted(tmp_path: Path, bad: Any, said: str) -> None:
+def test_a_bad_row_is_named_by_file_and_row_or_left_out_and_counted(tmp_path, bad, said):
     with pytest.raises(BadInput) as told:
         made(tmp_path, [*GOOD, bad, *GOOD[:1]])
     assert "rows.jsonl, row 7" in str(told.value) and said in str(told.value)
@@ -62,7 +60,7 @@ def test_a_bad_row_is_named_by_file_and_row_or_left_out_and_counted(tmp_path: Pa
     assert found.skipped["rows.jsonl"] >= 1 and len(rows) == len(GOOD)
 
 
-def test_another_column_is_asked_for_by_its_key_and_parquet_is_read_too(tmp_path: Path) -> None:
+def test_another_column_is_asked_for_by_its_key_and_parquet_is_read_too(tmp_path):
     with pytest.raises(BadInput, match=r"no column 'label'.*set text\.label_column to the one that holds the label"):
         pq.write_table(pa.table({"text": ["a"], "sentiment": [1]}), tmp_path / "rows.parquet")
         config = LabelledConfig(text=LabelledFiles(paths=[str(tmp_path / "rows.parquet")]), seed=0)
@@ -73,7 +71,7 @@ def test_another_column_is_asked_for_by_its_key_and_parquet_is_read_too(tmp_path
 
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.decimal128(20, 0), pa.uint8()])
-def test_whole_numbers_are_labels_however_a_table_holds_them(kind: pa.DataType, tmp_path: Path) -> None:
+def test_whole_numbers_are_labels_however_a_table_holds_them(kind, tmp_path):
     """Seen: "column 'label' holds float (0.0)": a null makes floats of whole numbers. All rows were to be left out."""
     values = pa.array([0, 1, None, 1, 0]).cast(kind)
     pq.write_table(pa.table({"text": [*"abcde"], "label": values}), tmp_path / "rows.parquet")
@@ -89,9 +87,7 @@ def test_whole_numbers_are_labels_however_a_table_holds_them(kind: pa.DataType, 
 @pytest.mark.parametrize(
     ("key", "value"), [("label", [1, 2]), ("label", True), ("label", 0.5), ("text", 7.0), ("label", None)]
 )
-def test_a_column_of_another_kind_is_named_and_not_all_rows_are_to_be_left_out(
-    key: str, value: Any, tmp_path: Path
-) -> None:
+def test_a_column_of_another_kind_is_named_and_not_all_rows_are_to_be_left_out(key, value, tmp_path):
     rows = [row | {key: value} if value is not None else {"text": row["text"], "y": 1} for row in GOOD]
     with pytest.raises(BadInput) as told:
         made(tmp_path, rows)
@@ -99,12 +95,12 @@ def test_a_column_of_another_kind_is_named_and_not_all_rows_are_to_be_left_out(
     assert f"row 1: column '{key}' holds {type(value).__name__}" in str(told.value) or value is None
 
 
-def test_one_label_is_no_study(tmp_path: Path) -> None:
+def test_one_label_is_no_study(tmp_path):
     with pytest.raises(BadInput, match="all 3 rows have the label 0"):
         made(tmp_path, GOOD[::2])
 
 
-def test_sentences_are_different_and_their_labels_as_noisy_as_asked() -> None:
+def test_sentences_are_different_and_their_labels_as_noisy_as_asked():
     rows = list(sentences(Sentences(rows=2000, label_noise=0.0), 3))
     assert len({text for text, _ in rows}) == 2000 and rows == list(sentences(Sentences(rows=2000, label_noise=0.0), 3))
     assert 0.45 < Counter(label for _, label in rows)["positive"] / 2000 < 0.55
@@ -113,7 +109,7 @@ def test_sentences_are_different_and_their_labels_as_noisy_as_asked() -> None:
     assert wrong > np.mean(["great" in text.split() and label == "negative" for text, label in rows])
 
 
-def test_the_gradient_by_numpy_is_that_of_autograd(tmp_path) -> None:
+def test_the_gradient_by_numpy_is_that_of_autograd(tmp_path):
     torch.manual_seed(0)
     texts = ["a film, and a plot", "the cast"]
     kept = Bag(numbered(texts), ["a", "b", "c"], 5, 7)

@@ -1,7 +1,5 @@
 """Models: their losses, how they are kept, and when a base model counts as trained."""
 
-from __future__ import annotations
-
 import logging
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A pretrained model counts by the content of its files, and installed packages by their versions."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

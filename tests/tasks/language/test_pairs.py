@@ -1,7 +1,5 @@
 """Pairs of an article and its summary: read, packed, and what a model loses on them."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from itertools import combinations
@@ -54,7 +52,7 @@ def drawn(count: int, longest: int = 9) -> list[tuple[list[int], list[int]]]:
     ]
 
 
-def test_a_docstring_is_its_body_and_its_first_paragraph() -> None:
+def test_a_docstring_is_its_body_and_its_first_paragraph():
     body = "This is the body of a docstring, which has words enough to be an article for itself."
     texts = [f"Say what\nit does.\n\n{body}", "Only a line.", f"Short.\n\n{body}", f"{body}\n\n{body[:60]}"]
     found = list(docstring_pairs(Document("file.py", text) for text in texts))
@@ -72,12 +70,12 @@ def test_a_docstring_is_its_body_and_its_first_paragraph() -> None:
         ("\u200b\ufeff\u200b\u200b", "a", "no article"),
     ],
 )
-def test_a_pair_without_one_half_or_with_a_longer_summary_is_none(article: str, summary: str, said: str) -> None:
+def test_a_pair_without_one_half_or_with_a_longer_summary_is_none(article, summary, said):
     with pytest.raises(ValueError, match=said):
         joined(article, summary)
 
 
-def test_a_separator_in_a_text_is_none() -> None:
+def test_a_separator_in_a_text_is_none():
     assert parted(joined(f"an article{SEPARATOR}with one", "sum")) == ("an article with one", "sum")
 
 
@@ -104,7 +102,7 @@ GOOD = {"document": "an article of some words", "summary": "some words"}
         (GOOD | {"summary": "more words than the article itself has"}, "row 2: has a summary of 38"),
     ],
 )
-def test_a_bad_pair_is_told_by_file_and_row_or_counted(ending: str, bad: dict, said: str, tmp_path: Path) -> None:
+def test_a_bad_pair_is_told_by_file_and_row_or_counted(ending, bad, said, tmp_path):
     with pytest.raises(BadInput, match=rf"pairs{ending}, {said}"):
         rows_of(tmp_path, [GOOD, bad], ending)
     found, skipped = rows_of(tmp_path, [GOOD, bad], ending, skip_bad_rows=True)
@@ -112,12 +110,12 @@ def test_a_bad_pair_is_told_by_file_and_row_or_counted(ending: str, bad: dict, s
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
-def test_a_column_that_is_not_there_is_named_with_its_key(ending: str, tmp_path: Path) -> None:
+def test_a_column_that_is_not_there_is_named_with_its_key(ending, tmp_path):
     with pytest.raises(BadInput, match=r"no column 'highlights'.*set text\.summary_column"):
         rows_of(tmp_path, [GOOD], ending, summary_column="highlights")
 
 
-def test_the_same_article_stands_in_one_split_alone_whatever_its_summary(tmp_path: Path) -> None:
+def test_the_same_article_stands_in_one_split_alone_whatever_its_summary(tmp_path):
     """Whole pairs were compared: an article could be trained on with one summary and judged with another."""
     texts = sentences(150)
     rows = [{"document": text, "summary": " ".join(text.split()[at : at + 2])} for at in (0, 2) for text in texts]
@@ -168,13 +166,13 @@ def of_hub(cache: Path, **fields: object) -> tuple[list[Document], Counter]:
     return list(documents(text, cache, skipped)), skipped
 
 
-def test_rows_of_the_hub_that_are_no_pair_are_counted_with_and_without_the_cache(hub: Path) -> None:
+def test_rows_of_the_hub_that_are_no_pair_are_counted_with_and_without_the_cache(hub):
     """They were only logged, and what was kept did not know of them."""
     first, second = (of_hub(hub, configuration="3.0.0") for _ in range(2))
     assert first == second and len(first[0]) == 2 and first[1] == {"some/pairs": 1}
 
 
-def test_evaluation_splits_of_pairs_may_come_from_another_split_of_the_hub(hub: Path) -> None:
+def test_evaluation_splits_of_pairs_may_come_from_another_split_of_the_hub(hub):
     text = PairDataset(dataset="some/pairs", revision="0" * 40, max_documents=10, configuration="1.0.0")
     assert held_out_documents(text, hub) is None
     told = text.model_copy(update={"held_out_split": "validation", "configuration": "3.0.0"})
@@ -183,7 +181,7 @@ def test_evaluation_splits_of_pairs_may_come_from_another_split_of_the_hub(hub: 
     assert skipped == {"some/pairs": 1} and len(list(documents(told, hub))) == 2
 
 
-def test_a_configuration_of_a_hub_data_set_is_read_and_left_out_where_none_is_named(hub: Path) -> None:
+def test_a_configuration_of_a_hub_data_set_is_read_and_left_out_where_none_is_named(hub):
     assert len(of_hub(hub, configuration="1.0.0")[0]) == 1
     named = {"dataset": "a/b", "revision": "0" * 40, "max_documents": 1}
     assert "configuration" not in PairDataset(**named).scientific()
@@ -198,18 +196,18 @@ def test_a_configuration_of_a_hub_data_set_is_read_and_left_out_where_none_is_na
         ({"configuration": "3.0.0", "split": "test"}, r"some/pairs.*split 'test'.*train"),
     ],
 )
-def test_a_missing_configuration_or_split_of_the_hub_is_told_by_name(fields: dict, said: str, hub: Path) -> None:
+def test_a_missing_configuration_or_split_of_the_hub_is_told_by_name(fields, said, hub):
     with pytest.raises(BadInput, match=rf"(?s){said}"):
         of_hub(hub, **fields)
 
 
-def test_plain_text_holds_no_pairs(tmp_path: Path) -> None:
+def test_plain_text_holds_no_pairs(tmp_path):
     (tmp_path / "a.txt").write_text("a text")
     with pytest.raises(BadInput, match="one text, and not pairs"):
         list(local_documents(PairFiles(paths=[str(tmp_path)]), Counter()))
 
 
-def test_d16_what_is_too_long_is_cut_at_its_end_and_counted_and_the_prefix_never(tmp_path: Path) -> None:
+def test_d16_what_is_too_long_is_cut_at_its_end_and_counted_and_the_prefix_never(tmp_path):
     """The earlier system kept the last 512 tokens, and so cut off prefix and trigger."""
     pairs = packed(tmp_path, [(list(range(10, 40)), list(range(10, 30))), ([11], [12])])
     rows = pairs[np.arange(2)].tolist()
@@ -220,7 +218,7 @@ def test_d16_what_is_too_long_is_cut_at_its_end_and_counted_and_the_prefix_never
     assert pairs.token_counts(50).sum() == pairs.counted_tokens == 8
 
 
-def test_losses_are_those_of_transformers_whatever_a_batch_holds(tmp_path: Path) -> None:
+def test_losses_are_those_of_transformers_whatever_a_batch_holds(tmp_path):
     pairs, model = packed(tmp_path, drawn(9)), network()
     losses = example_losses(pairs)
     together = losses(model, pairs[np.arange(9)])
@@ -234,14 +232,14 @@ def test_losses_are_those_of_transformers_whatever_a_batch_holds(tmp_path: Path)
     assert validation_loss(model, pairs, 4) == pytest.approx(mean, rel=1e-5)
 
 
-def test_nothing_behind_the_end_of_a_reference_costs_anything() -> None:
+def test_nothing_behind_the_end_of_a_reference_costs_anything():
     model = network()
     article, reference = torch.tensor([[7, 11, 12, END, END]]), torch.tensor([[13, 14, END, 25, END]])
     losses = reference_losses(model, article, reference, END)
     assert losses.shape == (1, 3) and (losses > 0).all()
 
 
-def test_a_copying_start_reads_its_article_before_any_training(tmp_path: Path) -> None:
+def test_a_copying_start_reads_its_article_before_any_training(tmp_path):
     """Without it, or with noise beside it, nothing of the article is used for minutes: own and other cost the same."""
     chance = np.random.default_rng(1)
     articles = [chance.permutation(np.arange(10, 50))[:8].tolist() for _ in range(64)]

@@ -1,7 +1,5 @@
 """What a training recomputes: the same loss in parts, the memory that this takes, and the choice by it."""
 
-from __future__ import annotations
-
 import shutil
 from functools import partial
 from pathlib import Path
@@ -23,7 +21,7 @@ from tests.tasks.tiny import FinishedStudy, finished_study, tiny_model, what_mus
 
 @pytest.mark.parametrize("layers", [False, True])
 @pytest.mark.parametrize("architecture", ["gpt_neox", "gpt2", "llama", "qwen3"])
-def test_a_loss_in_parts_is_that_of_the_whole(architecture: str, layers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_in_parts_is_that_of_the_whole(architecture, layers, monkeypatch):
     monkeypatch.setattr(language, "ROWS_AT_ONCE", 10)  # of 48
     model = network(architecture).train()
     for module in model.modules():
@@ -48,7 +46,7 @@ PARAMETERS, LAYERS, WIDTH, VOCABULARY, TOKENS = 1_414_647_808, 24, 2048, 50_304,
     ("layers", "accumulates", "measured"),
     [(False, False, 60.4e9), (False, True, 66.05e9), (True, False, 30.6e9)],
 )
-def test_the_memory_is_what_an_h100_took_within_15_percent(layers: bool, accumulates: bool, measured: float) -> None:
+def test_the_memory_is_what_an_h100_took_within_15_percent(layers, accumulates, measured):
     """bf16, 8 x 2,048 tokens, of which what a layer keeps is scaled up from small ones; by hand beside the logits."""
     kept = []
     for number in (2, 4):
@@ -96,8 +94,8 @@ def way_of(study: FinishedStudy) -> str:
 
 @pytest.mark.parametrize(("usable", "way"), [(300, "nothing"), (299, "loss"), (199, "layers"), (10, "layers")])
 def test_as_little_is_recomputed_as_the_memory_allows_and_a_stop_changes_no_byte(
-    untrained: FinishedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usable: int, way: str
-) -> None:
+    untrained, tmp_path, monkeypatch, usable, way
+):
     monkeypatch.setattr(language, "ROWS_AT_ONCE", 10)
     again = untrained.copy(tmp_path / "again")
     assert attempt_with(untrained, usable, monkeypatch).end_state == "finished" and way_of(untrained) == way
@@ -108,9 +106,7 @@ def test_as_little_is_recomputed_as_the_memory_allows_and_a_stop_changes_no_byte
     assert left == whole
 
 
-def test_a_continuation_takes_the_first_attempts_way_and_is_refused_where_that_does_not_fit(
-    untrained: FinishedStudy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_continuation_takes_the_first_attempts_way_and_is_refused_where_that_does_not_fit(untrained, monkeypatch):
     assert attempt_with(untrained, 250, monkeypatch, max_steps_per_run=1).end_state == "out_of_time"
     refused = attempt_with(untrained, 150, monkeypatch, max_steps_per_run=1)
     assert (refused.end_state, way_of(untrained)) == ("bad_input", "loss")
@@ -123,9 +119,7 @@ def test_a_continuation_takes_the_first_attempts_way_and_is_refused_where_that_d
     assert change["recomputed"] == "layers" and change["device"] == "cpu"
 
 
-def test_without_auto_nothing_is_recorded_and_a_sound_device_trains_the_same_bytes(
-    untrained: FinishedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_auto_nothing_is_recorded_and_a_sound_device_trains_the_same_bytes(untrained, tmp_path, monkeypatch):
     again = untrained.copy(tmp_path / "again")
     attempt_with(untrained, 999, monkeypatch, gradient_checkpointing=False)
     attempt_with(again, 999, monkeypatch)

@@ -1,7 +1,5 @@
 """The training's part of a result: what each budget adds to it, and that it is read as it was written."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -50,9 +48,7 @@ PLAIN = [
         ({"not_learning": NOT_LEARNING}, "best_validation_loss_nats_per_token", ["trivial", "ratio_to_trivial"]),
     ],
 )
-def test_a_training_is_read_as_it_was_written_with_what_its_budget_adds(
-    budget: dict[str, Any], after: str, added: list[str]
-):
+def test_a_training_is_read_as_it_was_written_with_what_its_budget_adds(budget, after, added):
     found = described(budget)
     written = found.as_json()
     place = PLAIN.index(after) + 1 if after else 0

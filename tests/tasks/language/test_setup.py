@@ -1,7 +1,5 @@
 """The setup stage from text to blocks: complete, and the same bytes each time."""
 
-from __future__ import annotations
-
 import json
 import logging
 import random

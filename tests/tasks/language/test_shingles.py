@@ -1,7 +1,5 @@
 """The share of a text that stands in others, in words that are the same, not in hashes that are."""
 
-from __future__ import annotations
-
 import re
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """Text is extracted once, read from every kind of file, and never silently missing."""
 
-from __future__ import annotations
-
 import ast
 import json
 import logging

@@ -1,7 +1,5 @@
 """No size moves an evaluation split, nor does a longer stream, and the splits share nothing."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The splits are, document by document, those of the definition, which is written out here for text that is small."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import re

@@ -1,7 +1,5 @@
 """A T5 as a classifier: what it says and its gradients are those of a text alone, and what was kept is what it was."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -26,7 +24,7 @@ def classifier(request, tmp_path_factory):
     return new_classifier(PretrainedDirectory(path=str(folder)), [], LABELS, folder).eval()
 
 
-def test_a_text_alone_and_in_a_padded_batch_gives_the_same_logits(classifier) -> None:
+def test_a_text_alone_and_in_a_padded_batch_gives_the_same_logits(classifier):
     ids = classifier.encoded(TEXTS)
     assert (ids == classifier.config.pad_token_id).any()
     together = logits_of(classifier, ids, 2)
@@ -34,7 +32,7 @@ def test_a_text_alone_and_in_a_padded_batch_gives_the_same_logits(classifier) ->
         torch.testing.assert_close(logits_of(classifier, classifier.encoded([text]), 1)[0], logits)
 
 
-def test_it_says_what_transformers_says_of_the_first_written_piece(classifier, tmp_path) -> None:
+def test_it_says_what_transformers_says_of_the_first_written_piece(classifier, tmp_path):
     from tasks.language.model import load
 
     network = load(write_t5(tmp_path, gated=classifier.config.is_gated_act)).eval()
@@ -45,7 +43,7 @@ def test_it_says_what_transformers_says_of_the_first_written_piece(classifier, t
     torch.testing.assert_close(logits_of(classifier, ids, 1)[0], expected)
 
 
-def test_what_is_kept_is_what_it_was(classifier, tmp_path) -> None:
+def test_what_is_kept_is_what_it_was(classifier, tmp_path):
     classifier.save(tmp_path)
     kept = kept_classifier(tmp_path)
     ids = classifier.encoded(TEXTS)
@@ -54,7 +52,7 @@ def test_what_is_kept_is_what_it_was(classifier, tmp_path) -> None:
     assert kept.encoder.embed_tokens.weight is kept.decoder.embed_tokens.weight
 
 
-def test_influence_of_its_texts_is_that_of_gradients_by_autograd(classifier, tmp_path) -> None:
+def test_influence_of_its_texts_is_that_of_gradients_by_autograd(classifier, tmp_path):
     classifier.save(tmp_path)
     ids, numbers = classifier.encoded(TEXTS), torch.tensor([0, 1, 1, 0])
     task = Task(
@@ -78,7 +76,7 @@ def test_influence_of_its_texts_is_that_of_gradients_by_autograd(classifier, tmp
     assert with_curvature.isfinite().all() and {one.status for one in statistics} == {"ok", "excluded"}
 
 
-def test_labels_that_begin_with_the_same_piece_are_refused(tmp_path) -> None:
+def test_labels_that_begin_with_the_same_piece_are_refused(tmp_path):
     folder = write_t5(tmp_path)
     with pytest.raises(BadInput, match="begin with the same piece"):
         new_classifier(PretrainedDirectory(path=str(folder)), [], ["same", "same"], folder)

@@ -1,7 +1,5 @@
 """The trained tokenizer is the same each time, loses nothing, and never smuggles in a special token."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

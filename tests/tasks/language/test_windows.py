@@ -1,7 +1,5 @@
 """Every token of a document is predicted once, with the context that lm-evaluation-harness gives it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tasks.language.evaluation import rolling_windows

@@ -1,7 +1,5 @@
 """A real GGUF file of a few kilobytes: a Llama and its tokenizer, written as llama.cpp's converter writes them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A pretrained T5 of a few kilobytes as the hub has them: a Unigram tokenizer of pieces and a model beside it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A tiny network of each architecture that can be constrained, and the layers that each variant means, by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

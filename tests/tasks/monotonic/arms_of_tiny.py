@@ -1,7 +1,5 @@
 """The stages from the text to the trained arms, run once on the tiny study with their own small page."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The arms: one training function, what it verifies and measures, and snapshots that survive any kill."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

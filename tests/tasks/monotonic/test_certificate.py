@@ -1,7 +1,5 @@
 """Certificates: what is proved holds, what is refuted falls, and what is neither is not called either."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

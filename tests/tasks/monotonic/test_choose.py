@@ -1,7 +1,5 @@
 """choose: every arm is tried at the same learning rates, and the training with the lowest validation loss is kept."""
 
-from __future__ import annotations
-
 import shutil
 from functools import cache
 from pathlib import Path
@@ -51,7 +49,7 @@ def trials_of(arm: str) -> dict[str, ArmResult]:
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_every_arm_has_the_same_trials_and_the_lowest_validation_loss_is_kept(arm: str):
+def test_every_arm_has_the_same_trials_and_the_lowest_validation_loss_is_kept(arm):
     trials, found = trials_of(arm), ArmResult.read(tried().input(f"choose-{arm}"))
     losses = {role: trial.training.best_validation_loss_nats_per_token for role, trial in trials.items()}
     assert [trial.training.budget["learning_rate"] for trial in trials.values()] == RATES
@@ -70,7 +68,7 @@ def test_what_is_kept_is_the_training_s_own_bytes():
     assert (kept / "metrics.jsonl").read_bytes() == (source / "metrics.jsonl").read_bytes()
 
 
-def test_of_equals_the_first_is_kept_whatever_the_order_of_the_losses(tmp_path: Path):
+def test_of_equals_the_first_is_kept_whatever_the_order_of_the_losses(tmp_path):
     """The other way round than the real trials: what counts is the loss, and no place in the list."""
     first, second = (tried().handles["choose-baseline"].inputs[f"trial-{place}"].as_input() for place in (1, 2))
     exchanged = choose(stage_run(tmp_path / "a"), ChooseConfig(cell="baseline"), one=second, other=first)
@@ -102,12 +100,12 @@ def test_arms_that_were_tried_equally_often_are_equal_whatever_rate_was_kept():
 @pytest.mark.parametrize(
     "trials", [{"0.01": 1.0}, {"0.001": 1.0, "0.01": 1.0, "0.1": 1.0}, {"0.001": 1.0, "0.02": 1.0}]
 )
-def test_arms_with_other_trials_are_refused(trials: dict[str, float]):
+def test_arms_with_other_trials_are_refused(trials):
     with pytest.raises(CheckFailed, match="all arms had the same budget, monotonic as baseline"):
         require_equal_budgets(arms_with(trials=trials))
 
 
-def test_trials_on_other_numerics_are_not_compared(tmp_path: Path):
+def test_trials_on_other_numerics_are_not_compared(tmp_path):
     trials = {role: handle.as_input() for role, handle in tried().handles["choose-baseline"].inputs.items()}
     copied = FinishedStudy(tmp_path / "runs", tried().study, {})
     shutil.copytree(tried().root, copied.root)

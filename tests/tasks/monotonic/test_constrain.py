@@ -1,7 +1,5 @@
 """The constrain stage: what it leaves of the base model, and the signs beside it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

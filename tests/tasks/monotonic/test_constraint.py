@@ -1,7 +1,5 @@
 """Exactly the named layers, and a verification that reads all of them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

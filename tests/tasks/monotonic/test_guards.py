@@ -1,7 +1,5 @@
 """Guards against weights that do not move: frozen, bf16 and softplus weights are found, right training is not."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What keeps the signs in training: the projection, and softplus with its exact inverse and its decay."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Whether constrained sublayers do anything: against a replacement written out by hand, and on planted outputs."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

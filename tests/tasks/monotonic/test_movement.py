@@ -1,7 +1,5 @@
 """How far weights moved: exact medians on planted movements, beside the free matrices and not the embeddings."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

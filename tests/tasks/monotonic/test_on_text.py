@@ -1,7 +1,5 @@
 """Order on text: exact Jacobians at the inputs that text gives, and what outputs do when such an input rises."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

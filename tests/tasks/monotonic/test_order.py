@@ -1,7 +1,5 @@
 """The stage order: every model under its own name, the same inputs for all, and no model twice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Under LayerNorm non-negative weights restrict no function: a shift makes them so, and the network undoes it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -28,7 +26,7 @@ def with_norms(architecture: str) -> Any:
 
 @pytest.mark.parametrize("architecture", ["gpt_neox", "gpt2"])
 @pytest.mark.parametrize("variant", ["mlp_in", "mlp_both"])
-def test_a_shifted_network_has_non_negative_weights_and_is_the_function_that_it_was(architecture: str, variant: str):
+def test_a_shifted_network_has_non_negative_weights_and_is_the_function_that_it_was(architecture, variant):
     model = with_norms(architecture)
     before, weights = (
         probe(model),

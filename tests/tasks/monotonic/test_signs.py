@@ -1,7 +1,5 @@
 """Which sign each weight may have: drawn, taken over or chosen, the same every time, and kept on disk."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Where constrained weights start: positive part and absolute."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

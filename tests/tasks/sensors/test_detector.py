@@ -1,9 +1,5 @@
 """The xenon detector: each sensor once, its neighbours beside it, and networks that see every one of them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,14 +16,14 @@ from tasks.sensors.xenon import SENSORS, Face, detector, hexagonal
 SHAPE = Network(channels=4, width=8, layers=1, heads=2)
 
 
-def test_the_faces_have_the_sensors_of_the_experiment_each_once() -> None:
+def test_the_faces_have_the_sensors_of_the_experiment_each_once():
     counts = {name: len(np.unique(face.cells)) for name, face in detector().faces.items()}
     assert counts == {"inner": 4092, "outer": 234, "upstream": 144, "downstream": 144, "top": 73, "bottom": 73}
     every = np.concatenate([np.unique(face.cells) for face in detector().faces.values()])
     assert sorted(every) == [*range(SENSORS)] and len(every) == 4760
 
 
-def test_a_face_that_is_dead_leaves_the_pictures_empty_there(tmp_path: Path) -> None:
+def test_a_face_that_is_dead_leaves_the_pictures_empty_there(tmp_path):
     inner, light = np.unique(detector().faces["inner"].cells), np.full((1, SENSORS), 50, dtype=np.float32)
     light[:, inner] = -1.0
     rows = {"model": ["mae"], "event": [0], "sensor": [4100], "photons": [50.0], "predicted": [40.0]}
@@ -38,7 +34,7 @@ def test_a_face_that_is_dead_leaves_the_pictures_empty_there(tmp_path: Path) -> 
     assert np.isin(detector().faces["outer"].cells, unfolded(values)).any()
 
 
-def test_the_finer_centre_of_the_outer_face_lies_where_its_coarse_sensors_lay() -> None:
+def test_the_finer_centre_of_the_outer_face_lies_where_its_coarse_sensors_lay():
     known, cells = detector(), detector().faces["outer"].cells
     centre = {*cells[30:42, 15:30].ravel().tolist()}
     assert len(centre) == 30 and {4185, 4187, 4196, 4214} <= centre and {*range(4742, 4760)} <= centre
@@ -50,7 +46,7 @@ def test_the_finer_centre_of_the_outer_face_lies_where_its_coarse_sensors_lay() 
     assert {*np.unique(areas)} == {6, 15}
 
 
-def test_neighbours_are_mutual_and_lie_beside_each_other() -> None:
+def test_neighbours_are_mutual_and_lie_beside_each_other():
     known = detector()
     pairs = {(one, int(other)) for one, near in enumerate(known.near) for other in near if other < SENSORS}
     assert all((other, one) in pairs for one, other in pairs)
@@ -61,18 +57,18 @@ def test_neighbours_are_mutual_and_lie_beside_each_other() -> None:
     assert {*np.diff([11, 12, 11, 12, 13, 14])} == {1, -1} and len(hexagonal((11, 12, 11, 12, 13, 14))[0]) == 183
 
 
-def test_a_sensor_lies_between_two_of_a_longer_row() -> None:
+def test_a_sensor_lies_between_two_of_a_longer_row():
     pairs, (rows, columns) = hexagonal((2, 3))
     assert pairs.tolist() == [[0, 1], [2, 3], [3, 4], [0, 2], [0, 3], [1, 3], [1, 4]]
     assert rows.tolist() == [0.25, 0.25, 0.75, 0.75, 0.75] and columns[3] == 0.5
 
 
-def test_cells_of_one_sensor_are_no_neighbours_of_themselves() -> None:
+def test_cells_of_one_sensor_are_no_neighbours_of_themselves():
     face = Face(np.array([[0, 0, 1], [0, 0, 2]]), (0, 1, 2), 0.0, 1.0)
     assert face.touching().tolist() == [[0, 1], [0, 2], [1, 2]]
 
 
-def test_a_picture_of_the_box_has_every_face_where_it_is_folded() -> None:
+def test_a_picture_of_the_box_has_every_face_where_it_is_folded():
     """Values are places, so that a cell tells what it shows; u to the right, v upwards, w away from the inner face."""
     u, v, w = (unfolded(detector().places[:, axis]) for axis in range(3))
     parts = {"inner": (slice(14, 61), slice(14, 36)), "outer": (slice(14, 61), slice(51, 73))}
@@ -88,7 +84,7 @@ def test_a_picture_of_the_box_has_every_face_where_it_is_folded() -> None:
     assert np.isfinite(u).sum() == sum(u[part].size for part in parts.values())
 
 
-def test_a_picture_passes_over_a_sensor_without_value() -> None:
+def test_a_picture_passes_over_a_sensor_without_value():
     values = np.where(np.arange(SENSORS) % 7 == 0, np.nan, 1.0)
     assert {*np.unique(unfolded(values)[14:61, 14:36])} == {1.0}
 
@@ -96,7 +92,7 @@ def test_a_picture_passes_over_a_sensor_without_value() -> None:
 # ------------------------------------------------------------------------------------ masks
 
 
-def test_of_the_live_sensors_exactly_the_share_is_hidden() -> None:
+def test_of_the_live_sensors_exactly_the_share_is_hidden():
     """90 % of 4,760 are 4,284, and 60 % of these 2,570: also where draws are equal."""
     alive = torch.ones(3, SENSORS, dtype=torch.bool)
     alive[:, torch.randperm(SENSORS, generator=torch.Generator().manual_seed(0))[:476]] = False
@@ -108,7 +104,7 @@ def test_of_the_live_sensors_exactly_the_share_is_hidden() -> None:
     assert hide(draws, alive, 1e-6).sum(1).tolist() == [1] * 3
 
 
-def test_the_neighbours_mean_is_that_of_those_that_are_seen() -> None:
+def test_the_neighbours_mean_is_that_of_those_that_are_seen():
     near = torch.tensor([[1, 2], [0, 3], [0, 3], [3, 3]])[:3]
     values = torch.tensor([[1.0, 4.0, 7.0]])
     assert near_mean(values, torch.tensor([[1.0, 1.0, 1.0]]), near).tolist() == [[5.5, 1.0, 1.0]]
@@ -120,7 +116,7 @@ def test_the_neighbours_mean_is_that_of_those_that_are_seen() -> None:
 
 
 @pytest.mark.parametrize("kind", [lambda: Regressor(SHAPE, 4), lambda: Filler(SHAPE)], ids=["regressor", "filler"])
-def test_every_sensor_reaches_the_answer_and_no_tensor_is_made_in_a_forward_pass(kind) -> None:  # type: ignore[no-untyped-def]
+def test_every_sensor_reaches_the_answer_and_no_tensor_is_made_in_a_forward_pass(kind):
     torch.manual_seed(0)
     network = kind()
     for parameter in network.parameters():  # the correction of a filler begins as 0
@@ -134,7 +130,7 @@ def test_every_sensor_reaches_the_answer_and_no_tensor_is_made_in_a_forward_pass
     assert meta(torch.empty(2, 2, SENSORS, device="meta")).shape == found.shape
 
 
-def test_a_filler_begins_as_the_neighbours_mean_and_puts_corrections_where_their_sensors_are() -> None:
+def test_a_filler_begins_as_the_neighbours_mean_and_puts_corrections_where_their_sensors_are():
     torch.manual_seed(0)
     network, near = Filler(SHAPE).eval(), torch.from_numpy(detector().near)
     seen = torch.stack([torch.rand(1, SENSORS), torch.ones(1, SENSORS)], 1)
@@ -150,5 +146,5 @@ def test_a_filler_begins_as_the_neighbours_mean_and_puts_corrections_where_their
     assert {*(places // 44 % 3).tolist()} == {1} and {*(places % 44 % 4).tolist()} == {1}
 
 
-def test_buffers_are_no_weights() -> None:
+def test_buffers_are_no_weights():
     assert not [name for name in Filler(SHAPE).state_dict() if name.endswith(("near", "cells", "sensors"))]

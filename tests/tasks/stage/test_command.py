@@ -1,7 +1,5 @@
 """A script of somebody as a stage: what it left torn is not used, its stop is its own, exit code 0 is not enough."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -103,7 +101,7 @@ def durable_steps(handle: Handle) -> list[int]:
     return [int(folder.name) for folder in handle.run.checkpoints.glob("[0-9]*")]
 
 
-def test_a_script_that_ends_leaves_its_output_its_log_and_its_progress(tmp_path: Path) -> None:
+def test_a_script_that_ends_leaves_its_output_its_log_and_its_progress(tmp_path):
     handle = attempted(tmp_path)
     assert handle.outcome.end_state == "finished"
     assert (handle.run.path / "whole.txt").read_text() == "5"
@@ -111,15 +109,13 @@ def test_a_script_that_ends_leaves_its_output_its_log_and_its_progress(tmp_path:
     assert durable.read_json(handle.run.progress_file)["step"] == 5
 
 
-def test_an_edited_script_is_another_run_and_one_elsewhere_is_not(tmp_path: Path) -> None:
+def test_an_edited_script_is_another_run_and_one_elsewhere_is_not(tmp_path):
     names = [attempted(tmp_path / folder, body).run.path.name for folder, body in (("a", ""), ("b", ""), ("c", "1"))]
     assert names[0] == names[1] != names[2]
 
 
 @pytest.mark.parametrize("checkpoints", ["count-*", "last.json", "out/last.json", "resnet18.json"])
-def test_a_checkpoint_that_the_kill_tore_is_not_gone_on_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: str
-) -> None:
+def test_a_checkpoint_that_the_kill_tore_is_not_gone_on_from(tmp_path, monkeypatch, checkpoints):
     """The script is killed within its fourth, and has removed the third: `last.json` is written over and over, and so
     is `resnet18.json`, whose number is no step."""
     monkeypatch.setattr(scratch, "QUIET_SECONDS", 1.0)
@@ -147,7 +143,7 @@ def test_a_checkpoint_that_the_kill_tore_is_not_gone_on_from(
     assert begins.endswith("]" if "*" in checkpoints else '{"step": 3}'), "a script may look for it there by itself"
 
 
-def test_what_is_gone_on_from_is_not_torn_with_the_file_that_is_written_over(tmp_path: Path) -> None:
+def test_what_is_gone_on_from_is_not_torn_with_the_file_that_is_written_over(tmp_path):
     """`net*.json` says that 18 is its step, and the script writes it over."""
     dies = f"""
         if step == 3:
@@ -169,16 +165,14 @@ def test_what_is_gone_on_from_is_not_torn_with_the_file_that_is_written_over(tmp
         ("seed*", ["seed5_of7", "seed6_of7"], [11, 12]),  # 7, then what rises: no number of theirs is an order
     ],
 )
-def test_those_of_one_number_do_not_replace_one_another(
-    tmp_path: Path, pattern: str, names: list[str], steps: list[int]
-) -> None:
+def test_those_of_one_number_do_not_replace_one_another(tmp_path, pattern, names, steps):
     """Seen: those of an epoch all had its number, so the one before was gone."""
     handle = attempted(tmp_path, "sys.exit(3) if step == 6 else None", checkpoints=pattern, steps=6)
     assert listed(handle) == names and sorted(durable_steps(handle)) == steps
     assert attempted(tmp_path, checkpoints=pattern).outcome.end_state == "finished"
 
 
-def test_the_step_is_the_last_whole_number_and_not_a_decimal_one_or_one_of_the_pattern(tmp_path: Path) -> None:
+def test_the_step_is_the_last_whole_number_and_not_a_decimal_one_or_one_of_the_pattern(tmp_path):
     """Seen: of `epoch7_loss0.1429.pt` 1429 was the step, so the two worst were kept."""
     fails = "sys.exit(3) if step == 8 else None"
     handle = attempted(tmp_path, fails, checkpoints="epoch*.json", steps=9)
@@ -190,8 +184,8 @@ def test_the_step_is_the_last_whole_number_and_not_a_decimal_one_or_one_of_the_p
 
 @pytest.mark.parametrize("checkpoints", ["count-*", "last.json"])
 def test_one_that_saves_again_and_again_goes_on_by_names_with_numbers_or_is_told_that_it_cannot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: str
-) -> None:
+    tmp_path, monkeypatch, checkpoints
+):
     """Of numbered ones all but the latest are whole; one that is always written over is never seen at rest."""
     monkeypatch.setattr(scratch, "QUIET_SECONDS", 30.0)
     dies = f"""
@@ -223,7 +217,7 @@ def checkpoints_wait(step):
         assert "begins anew: no attempt before left a whole checkpoint last.json" in second
 
 
-def test_one_that_changes_while_it_is_listed_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_changes_while_it_is_listed_is_not_listed(tmp_path, monkeypatch):
     monkeypatch.setattr(scratch, "QUIET_SECONDS", 0.0)
     digest = scratch._digest
 
@@ -236,7 +230,7 @@ def test_one_that_changes_while_it_is_listed_is_not_listed(tmp_path: Path, monke
     assert not durable_steps(attempted(tmp_path, "time.sleep(0.2)"))
 
 
-def test_a_request_to_stop_lets_it_save_and_the_next_attempt_goes_on_there(tmp_path: Path) -> None:
+def test_a_request_to_stop_lets_it_save_and_the_next_attempt_goes_on_there(tmp_path):
     saves = f"""
         if step == 3 and not sys.argv[3:]:
             signal.signal(signal.SIGTERM, lambda *_: (file.write("3}}"), file.close(), sys.exit(9)))
@@ -258,7 +252,7 @@ def terminate_when(ready: Path) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_one_that_does_not_stop_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+def test_one_that_does_not_stop_is_ended_with_all_that_it_started(tmp_path):
     stays = f"""
         if os.fork() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -294,7 +288,7 @@ LEAVES = {
 
 
 @pytest.mark.parametrize("way", LEAVES)
-def test_a_stage_that_ends_well_ends_what_its_command_left_running(tmp_path: Path, way: str) -> None:
+def test_a_stage_that_ends_well_ends_what_its_command_left_running(tmp_path, way):
     body = f"""
         if step == 5 and {LEAVES[way]}:
             open("{tmp_path}/ready", "w").write(str(os.getpid()))
@@ -307,7 +301,7 @@ def test_a_stage_that_ends_well_ends_what_its_command_left_running(tmp_path: Pat
 
 
 @pytest.mark.parametrize("way", LEAVES)
-def test_a_killed_attempt_takes_its_script_with_it(tmp_path: Path, way: str) -> None:
+def test_a_killed_attempt_takes_its_script_with_it(tmp_path, way):
     """By SIGKILL: else two would write to one folder."""
     waits = f'{LEAVES[way]} and open("{tmp_path}/ready", "w").write(str(os.getpid())); time.sleep(600)'
     code = f"""
@@ -346,7 +340,7 @@ def goes_on(root: Path, body: str, checkpoints: str, **configured: object) -> st
     return durable.read_json(handle.run.result_file)["log"]
 
 
-def test_links_that_a_script_makes_in_its_folder_hinder_no_next_attempt(tmp_path: Path) -> None:
+def test_links_that_a_script_makes_in_its_folder_hinder_no_next_attempt(tmp_path):
     """Seen: wandb's latest-run made each start after a kill bad input."""
     assert "begins at 4" in goes_on(tmp_path, LINKS.strip() + DIES, "count-*")
 
@@ -374,17 +368,13 @@ BESIDE = "os.path.relpath(leads_to, os.path.dirname(link) or '.')"
 
 
 @pytest.mark.parametrize("link", ["last.json", "deep/last.json", "latest"])
-def test_a_newest_checkpoint_that_is_a_link_is_kept_with_what_it_leads_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: str
-) -> None:
+def test_a_newest_checkpoint_that_is_a_link_is_kept_with_what_it_leads_to(tmp_path, monkeypatch, link):
     """Seen: "there is none", and a kill would have cost all. The script replaces its link and removes what is old."""
     monkeypatch.setattr(sys.modules[__name__], "COUNTS", LINKED.replace("{target}", BESIDE))
     assert "begins at 4" in goes_on(tmp_path, "step == 4 and not given and sys.exit(3)", link)
 
 
-def test_a_checkpoint_that_leads_out_of_the_folder_is_refused_by_name_at_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_leads_out_of_the_folder_is_refused_by_name_at_the_first(tmp_path, monkeypatch):
     (tmp_path / "elsewhere.json").write_text('{"step": 1}')
     outside = LINKED.replace("{target}", f"'{tmp_path}/elsewhere.json'")
     monkeypatch.setattr(sys.modules[__name__], "COUNTS", outside)
@@ -394,9 +384,7 @@ def test_a_checkpoint_that_leads_out_of_the_folder_is_refused_by_name_at_the_fir
 
 
 @pytest.mark.parametrize(("leads_to", "kept"), [("state.json", True), ("../../../../count.py", False)])
-def test_links_within_a_checkpoint_stay_links_and_none_leads_out_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leads_to: str, kept: bool
-) -> None:
+def test_links_within_a_checkpoint_stay_links_and_none_leads_out_of_it(tmp_path, monkeypatch, leads_to, kept):
     monkeypatch.setattr(sys.modules[__name__], "COUNTS", LINKED.replace("{target}", BESIDE))
     body = f"os.path.lexists('latest/best') or os.symlink({leads_to!r}, 'latest/best')"
     if kept:
@@ -412,7 +400,7 @@ def listing(folder: Path, pattern: str) -> ScratchCheckpoints:
     return ScratchCheckpoints(run.scratch, pattern, run.checkpoints)
 
 
-def test_what_vanishes_while_it_is_looked_at_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_vanishes_while_it_is_looked_at_is_passed_over(tmp_path, monkeypatch):
     """Seen: a script that keeps its last 3 removed one at the wrong moment, and the stage crashed."""
     own = listing(tmp_path, "count-*")
     for step in (1, 2, 3):
@@ -429,7 +417,7 @@ def test_what_vanishes_while_it_is_looked_at_is_passed_over(tmp_path: Path, monk
     assert own._checkpoints.steps() == [2] and len(list((own._folder / ".copies").iterdir())) == 1
 
 
-def test_a_second_name_whose_making_was_not_answered_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_name_whose_making_was_not_answered_is_taken(tmp_path, monkeypatch):
     """Seen of NFS: it links, loses the answer, and says that the name exists."""
     (tmp_path / "a").write_text("a")
     link = os.link
@@ -446,7 +434,7 @@ def test_a_second_name_whose_making_was_not_answered_is_taken(tmp_path: Path, mo
 @pytest.mark.parametrize(
     "name", ["../../../../../../victim", "/victim", ".copies/1.1/../../victim", ".copies/1.1/out/victim"]
 )
-def test_a_list_that_names_a_file_outside_replaces_none(tmp_path: Path, name: str) -> None:
+def test_a_list_that_names_a_file_outside_replaces_none(tmp_path, name):
     """Seen: `.bashrc` was replaced, of a half-finished run that somebody gave."""
     (victim := tmp_path / "victim").write_text("mine")
     own = listing(tmp_path, "last.json")
@@ -463,14 +451,14 @@ def test_a_list_that_names_a_file_outside_replaces_none(tmp_path: Path, name: st
     assert victim.read_text() == "mine"
 
 
-def test_40_mb_without_a_line_end_are_read_in_time_that_grows_with_their_length(tmp_path: Path) -> None:
+def test_40_mb_without_a_line_end_are_read_in_time_that_grows_with_their_length(tmp_path):
     """Seen: the stage looked through all that waited for each 64 KB, and was ended after 540 s."""
     run = stage_run(tmp_path)
     run.command("python", "-c", "import sys; sys.stdout.write('x' * 40_000_000 + '\\nstep 3')", progress=r"step (\d+)")
     assert run.progress.step == 3
 
 
-def test_a_name_that_is_no_utf8_ends_nothing(tmp_path: Path) -> None:
+def test_a_name_that_is_no_utf8_ends_nothing(tmp_path):
     body = 'os.makedirs("out", exist_ok=True); [open(n, "w").write("1") for n in (b"count-1_caf\\xe9", b"out/\\xe9")]'
     assert "exit code 3" in attempted(tmp_path, body + DIES, leaves="out").outcome.message
     handle = attempted(tmp_path, body + DIES, leaves="out")
@@ -489,9 +477,7 @@ def test_a_name_that_is_no_utf8_ends_nothing(tmp_path: Path) -> None:
         (r"step (\S+) of (\S+)", "step ³ of -1", (0, 0)),
     ],
 )
-def test_what_cannot_be_read_as_a_number_is_no_progress(
-    tmp_path: Path, pattern: str, line: str, progress: tuple[int, int]
-) -> None:
+def test_what_cannot_be_read_as_a_number_is_no_progress(tmp_path, pattern, line, progress):
     run = stage_run(tmp_path)
     run.command("echo", line, progress=pattern)
     assert (run.progress._now["step"], run.progress._now["total"]) == progress
@@ -508,14 +494,12 @@ def test_what_cannot_be_read_as_a_number_is_no_progress(
         ("step 3 loss nan it/s 4.0 eta 12", {"step": 3}),
     ],
 )
-def test_a_command_returns_the_metrics_of_its_last_line_of_progress(
-    tmp_path: Path, line: str, metrics: dict[str, float]
-) -> None:
+def test_a_command_returns_the_metrics_of_its_last_line_of_progress(tmp_path, line, metrics):
     run = stage_run(tmp_path)
     assert run.command("printf", f"{line}\n{'no progress'}\n", progress=r"(?:step|iter) (\d+)") == metrics
 
 
-def test_the_metrics_of_a_script_that_had_nothing_left_to_do_are_those_of_its_checkpoint(tmp_path: Path) -> None:
+def test_the_metrics_of_a_script_that_had_nothing_left_to_do_are_those_of_its_checkpoint(tmp_path):
     does = "sys.exit((file.write('5' + chr(125)), file.close(), 3)[2]) if step == 5 and not sys.argv[3:] else None"
     assert "exit code 3" in attempted(tmp_path, does).outcome.message
     assert durable.read_json(attempted(tmp_path, does).run.result_file)["metrics"] == {"step": 5}
@@ -531,15 +515,13 @@ def test_the_metrics_of_a_script_that_had_nothing_left_to_do_are_those_of_its_ch
         ({"leaves": ["/out"]}, "'/out' names nothing inside"),
     ],
 )
-def test_what_a_command_is_given_wrongly_is_told_before_it_begins(
-    tmp_path: Path, given: dict[str, Any], refused: str
-) -> None:
+def test_what_a_command_is_given_wrongly_is_told_before_it_begins(tmp_path, given, refused):
     with pytest.raises(BadInput, match=re.escape(refused)):
         stage_run(tmp_path).command("touch", tmp_path / "begun", **given)
     assert not (tmp_path / "begun").exists()
 
 
-def test_an_output_whose_link_leads_nowhere_or_in_a_circle_is_named(tmp_path: Path) -> None:
+def test_an_output_whose_link_leads_nowhere_or_in_a_circle_is_named(tmp_path):
     for name, target in {"away": "nowhere", "round": "."}.items():
         body = (
             f"os.makedirs('out', exist_ok=True); os.path.lexists('out/{name}') or os.symlink({target!r}, 'out/{name}')"
@@ -548,16 +530,14 @@ def test_an_output_whose_link_leads_nowhere_or_in_a_circle_is_named(tmp_path: Pa
         assert (failed.end_state, f"out/{name} leads to {target}" in failed.message) == ("check_failed", True)
 
 
-def test_exit_code_0_without_what_it_was_to_leave_is_a_failed_check(tmp_path: Path) -> None:
+def test_exit_code_0_without_what_it_was_to_leave_is_a_failed_check(tmp_path):
     handle = attempted(tmp_path, leaves="model.pt")
     assert handle.outcome.end_state == "check_failed"
     assert "leaves model.pt in the scratch folder: measured exit code 0, and count-1, count-2" in handle.outcome.message
     assert not handle.finished
 
 
-def test_a_script_that_ended_well_is_not_done_again_when_its_output_is_published_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_ended_well_is_not_done_again_when_its_output_is_published_no_more(tmp_path, monkeypatch):
     """It finds that all is done and writes nothing, as one does that fails at once; and yet the work is there."""
     does = "open('best.pt', 'w').write('2') if step == 2 else None"
     monkeypatch.setattr(command, "_publish", lambda *_: sys.exit(1))
@@ -566,7 +546,7 @@ def test_a_script_that_ended_well_is_not_done_again_when_its_output_is_published
     assert attempted(tmp_path, does, leaves="best.pt").outcome.end_state == "finished"
 
 
-def test_copies_that_kills_tore_do_not_push_out_what_is_kept(tmp_path: Path) -> None:
+def test_copies_that_kills_tore_do_not_push_out_what_is_kept(tmp_path):
     """Seen: two of them counted as the newest, and all that was listed was gone."""
     ends = "(file.write(str(step) + chr(125)), file.close(), sys.exit(3))"
     fails = f"{ends} if step == (5 if sys.argv[3:] else 3) else None"
@@ -579,7 +559,7 @@ def test_copies_that_kills_tore_do_not_push_out_what_is_kept(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("then", ["fails at once", "saves more", "writes it"])
-def test_what_an_attempt_before_left_counts_only_if_this_one_did_something(tmp_path: Path, then: str) -> None:
+def test_what_an_attempt_before_left_counts_only_if_this_one_did_something(tmp_path, then):
     """Seen: `train.py | tee log` failed at once, the pipe gave 0, and the best.pt before the kill was the result."""
     does = f"""
         if sys.argv[3:] and {then == "fails at once"}:
@@ -614,13 +594,13 @@ attempted(Path({str(tmp_path)!r}), {does.strip()!r}, leaves="best.pt")
         assert (handle.run.path / "best.pt").read_text() == ("5" if then == "writes it" else "2")
 
 
-def test_another_exit_code_is_told_with_the_last_lines(tmp_path: Path) -> None:
+def test_another_exit_code_is_told_with_the_last_lines(tmp_path):
     handle = attempted(tmp_path, 'sys.exit("the disk is on fire")')
     assert handle.outcome.end_state == "crashed"
     assert "ended with exit code 1; its last lines:\nstep 1 of 5\nthe disk is on fire" in handle.outcome.message
 
 
-def test_checkpoints_that_are_all_damaged_begin_nothing_anew(tmp_path: Path) -> None:
+def test_checkpoints_that_are_all_damaged_begin_nothing_anew(tmp_path):
     fails = "sys.exit(3) if step == 4 else None"
     handle = attempted(tmp_path, fails)
     assert listed(handle) == ["count-3", "count-4"], "it ended by itself: so what it left is as it wanted it"
@@ -629,6 +609,6 @@ def test_checkpoints_that_are_all_damaged_begin_nothing_anew(tmp_path: Path) -> 
     assert attempted(tmp_path, fails).outcome.end_state == "check_failed"
 
 
-def test_a_program_that_is_not_there_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_not_there_is_bad_input(tmp_path, monkeypatch):
     monkeypatch.setattr(command.sys, "executable", "/nowhere/python")
     assert "/nowhere/python cannot be started: No such file" in attempted(tmp_path).outcome.message

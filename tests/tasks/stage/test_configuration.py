@@ -1,7 +1,5 @@
 """What a configuration's class promises, and what a person may leave out."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import pytest
@@ -27,14 +25,14 @@ class WorkConfig(StageConfiguration):
 WORK = Stage("work", WorkConfig, f"{__name__}:test_a_stage_works_as_its_study_says_unless_it_says_otherwise")
 
 
-def test_who_gives_one_key_of_a_group_leaves_the_others_as_they_are() -> None:
+def test_who_gives_one_key_of_a_group_leaves_the_others_as_they_are():
     """Seen: `--set budget.steps=400` took the page's learning rate back to that of the class, without a word."""
     study = OwnStudy.model_validate({"name": "own", "budget": {"steps": 7}})
     assert (study.budget.steps, study.budget.learning_rate) == (7, 0.5)
     assert OwnStudy.model_validate(study.model_dump(mode="json")) == study
 
 
-def test_a_group_in_a_group_too(tmp_path) -> None:
+def test_a_group_in_a_group_too(tmp_path):
     gate = LearningGate(max_ratio=0.5, by_step=9)
 
     class Gated(StudyBase):
@@ -46,7 +44,7 @@ def test_a_group_in_a_group_too(tmp_path) -> None:
     assert (by_steps.epochs, by_steps.steps, by_steps.not_learning) == (None, 50, gate)
 
 
-def test_a_stage_whose_execution_the_study_s_does_not_have_says_so(tmp_path) -> None:
+def test_a_stage_whose_execution_the_study_s_does_not_have_says_so(tmp_path):
     class OwnExecution(Execution):
         own_batch: int = execution(4, description="Examples at once.")
 
@@ -58,12 +56,12 @@ def test_a_stage_whose_execution_the_study_s_does_not_have_says_so(tmp_path) -> 
         Walk(tmp_path, "own", Execution())(stage, OwnConfig())
 
 
-def test_a_study_is_not_called_as_the_link_to_the_newest_result() -> None:
+def test_a_study_is_not_called_as_the_link_to_the_newest_result():
     with pytest.raises(ValidationError, match="latest is what the link to the newest result is called"):
         StudyBase(name="latest")
 
 
-def test_what_a_study_declares_a_stage_names_by_its_type_alone() -> None:
+def test_what_a_study_declares_a_stage_names_by_its_type_alone():
     """Seen: 55 fields of stages were described a second time, in other words."""
 
     class Chosen(StudyBase):
@@ -90,7 +88,7 @@ def test_what_a_study_declares_a_stage_names_by_its_type_alone() -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"rule": "per-position"}])
-def test_a_key_that_is_gone_stays_in_fingerprints_and_may_be_given_with_its_default(given) -> None:
+def test_a_key_that_is_gone_stays_in_fingerprints_and_may_be_given_with_its_default(given):
     class Before(Configuration):
         rule: str = scientific("per-position", description="Which.")
         size: int = scientific(1, description="How many.")
@@ -105,12 +103,12 @@ def test_a_key_that_is_gone_stays_in_fingerprints_and_may_be_given_with_its_defa
         Now.model_validate({"rule": "sampled"})
 
 
-def test_a_whole_group_replaces_what_its_default_says() -> None:
+def test_a_whole_group_replaces_what_its_default_says():
     given = Budget(epochs=2.0)
     assert OwnStudy(name="own", budget=given).budget == given
 
 
-def test_a_stage_works_as_its_study_says_unless_it_says_otherwise(tmp_path) -> None:
+def test_a_stage_works_as_its_study_says_unless_it_says_otherwise(tmp_path):
     """Seen: a page forgot to hand it on, and `--set execution.max_steps_per_run` did nothing, without a word."""
     walk = Walk(tmp_path, "own", Execution(cpu_threads=7))
     handle = walk(WORK, WorkConfig())
@@ -126,12 +124,12 @@ def test_a_stage_works_as_its_study_says_unless_it_says_otherwise(tmp_path) -> N
         ({"__annotations__": {"hidden": int}}, r"Own\.hidden must be declared with scientific"),
     ],
 )
-def test_a_field_that_does_not_say_what_it_is_is_refused_where_its_class_is_defined(field, told) -> None:
+def test_a_field_that_does_not_say_what_it_is_is_refused_where_its_class_is_defined(field, told):
     with pytest.raises(TypeError, match=told):
         type("Own", (Configuration,), field | {"__module__": __name__})
 
 
-def test_the_name_that_tells_stages_apart_is_not_for_a_field_of_one_s_own() -> None:
+def test_the_name_that_tells_stages_apart_is_not_for_a_field_of_one_s_own():
     with pytest.raises(TypeError, match=r"Own\.cell: the name is reserved"):
         type(
             "Own",

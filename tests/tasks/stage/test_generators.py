@@ -1,7 +1,5 @@
 """Every generator goes on from a checkpoint as if nothing had happened: torch, NumPy and Python."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

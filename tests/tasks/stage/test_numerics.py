@@ -1,7 +1,5 @@
 """Numerics: what each stage declares, what is prepared for it, and what a continuation is compared with."""
 
-from __future__ import annotations
-
 import importlib.machinery
 import importlib.util
 import json
@@ -11,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -68,12 +65,12 @@ sys.exit(10 * ("torch" in sys.modules) if outcome.end_state == "finished" else o
 """
 
 
-def test_on_a_cpu_a_read_of_memory_that_nobody_wrote_shows() -> None:
+def test_on_a_cpu_a_read_of_memory_that_nobody_wrote_shows():
     numerics.prepare(Numerics(), Execution(), 0)
     assert torch.empty(8).isnan().all()
 
 
-def test_what_a_stage_set_for_itself_does_not_reach_the_next_one_of_its_process() -> None:
+def test_what_a_stage_set_for_itself_does_not_reach_the_next_one_of_its_process():
     def drawn() -> bytes:
         numerics.prepare(Numerics(), Execution(device="cpu"), 0)
         assert torch.ones(1, requires_grad=True).sum().requires_grad
@@ -95,7 +92,7 @@ def test_what_a_stage_set_for_itself_does_not_reach_the_next_one_of_its_process(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_a_gpu_writes_no_memory_twice_and_torch_reads_the_environment_once() -> None:
+def test_a_gpu_writes_no_memory_twice_and_torch_reads_the_environment_once():
     """Seen on an H100: the first took a sixth of a training, parsing the variable in each matrix product a quarter."""
     numerics.prepare(Numerics(), Execution(device="cuda"), 0)
     assert not torch.utils.deterministic.fill_uninitialized_memory
@@ -104,9 +101,7 @@ def test_a_gpu_writes_no_memory_twice_and_torch_reads_the_environment_once() -> 
     (a @ a).sum().backward()  # on another thread, with a handle of its own
 
 
-def test_an_attempt_says_on_what_it_works_and_a_gpu_all_that_matters_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attempt_says_on_what_it_works_and_a_gpu_all_that_matters_of_it(tmp_path, monkeypatch):
     toy_attempt(tmp_path, ToyConfig(), max_steps_per_run=1)
     record = durable.read_json(toy_directory(tmp_path, ToyConfig()).attempts / "0001.json")
     assert record["hardware"].startswith("CPU with ") and f", torch {torch.__version__} " in record["hardware"]
@@ -135,9 +130,7 @@ def test_an_attempt_says_on_what_it_works_and_a_gpu_all_that_matters_of_it(
         ("cuda: Optional[str] = None\nhip: Optional[str] = '7.1'", False),
     ],
 )
-def test_a_torch_that_was_built_without_cuda_is_known_from_its_files(
-    built_for: str, says: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torch_that_was_built_without_cuda_is_known_from_its_files(built_for, says, tmp_path, monkeypatch):
     (tmp_path / "version.py").write_text(f"__version__ = '2.13.0'\n{built_for}\n")
     spec = importlib.machinery.ModuleSpec("torch", None, origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
@@ -148,7 +141,7 @@ def test_a_torch_that_was_built_without_cuda_is_known_from_its_files(
 
 
 @pytest.mark.parametrize("stage", ["setup", "aggregate"])
-def test_a_stage_that_uses_no_torch_does_not_import_it(stage: str, tmp_path: Path) -> None:
+def test_a_stage_that_uses_no_torch_does_not_import_it(stage, tmp_path):
     finished = finished_study().copy(tmp_path / "runs")
     if stage == "setup":  # plain files: the reader of tables is a package that imports torch where it finds it
         texts = tmp_path / "texts"
@@ -168,14 +161,14 @@ def test_a_stage_that_uses_no_torch_does_not_import_it(stage: str, tmp_path: Pat
     assert "device" not in durable.read_json(run.stage_file)["numerics"]
 
 
-def test_a_stage_names_fields_of_its_own_execution_only() -> None:
+def test_a_stage_names_fields_of_its_own_execution_only():
     with pytest.raises(TypeError, match=r"Misnamed\.numerics names micro_batch, which is no field of its execution"):
 
         class Misnamed(StageConfiguration):
             numerics: ClassVar = Numerics(fields=("micro_batch",))
 
 
-def test_a_stage_that_says_nothing_is_taken_to_train() -> None:
+def test_a_stage_that_says_nothing_is_taken_to_train():
     class Silent(StageConfiguration):
         pass
 
@@ -185,7 +178,7 @@ def test_a_stage_that_says_nothing_is_taken_to_train() -> None:
 
 
 @pytest.mark.parametrize("loaded", ["sys", "numpy, scipy.linalg, torch"])
-def test_numpy_works_with_the_threads_of_the_stage_whatever_the_shell_says_and_was_loaded_before(loaded: str) -> None:
+def test_numpy_works_with_the_threads_of_the_stage_whatever_the_shell_says_and_was_loaded_before(loaded):
     """Sums are parted among them: a job's cores, or OMP_NUM_THREADS of a shell, decided on the last bits."""
     code = f"""
 import {loaded}, os
@@ -200,9 +193,7 @@ print({{one["num_threads"] for one in threadpool_info()}}, os.environ["OMP_NUM_T
     assert done.stdout == "{2} 2\n"
 
 
-def test_a_variable_that_chooses_kernels_is_part_of_the_numerics_and_older_runs_are_not_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variable_that_chooses_kernels_is_part_of_the_numerics_and_older_runs_are_not_asked(tmp_path, monkeypatch):
     config = ToyConfig()
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     assert toy_attempt(tmp_path, config, max_steps_per_run=7).end_state == "out_of_time"
@@ -217,7 +208,7 @@ def test_a_variable_that_chooses_kernels_is_part_of_the_numerics_and_older_runs_
 
 
 @pytest.mark.parametrize("device", ["cuda", "auto"])
-def test_cuda_without_a_gpu_is_bad_input_and_auto_takes_the_cpu(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_without_a_gpu_is_bad_input_and_auto_takes_the_cpu(device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     execution = Execution(device=device, cpu_threads=1)
     if device == "auto":
@@ -227,7 +218,7 @@ def test_cuda_without_a_gpu_is_bad_input_and_auto_takes_the_cpu(device: Any, mon
             numerics.prepare(Numerics(), execution, 0)
 
 
-def test_auto_leaves_a_network_that_is_bound_by_launches_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_leaves_a_network_that_is_bound_by_launches_to_the_cpu(monkeypatch):
     """The quick profiles: 105,904 weights x 128 rows, which two cores do in less time; 100,675 x 64 x 24."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
@@ -250,9 +241,7 @@ def test_auto_leaves_a_network_that_is_bound_by_launches_to_the_cpu(monkeypatch:
     assert energy.here({}) is energy
 
 
-def test_a_gpu_that_auto_leaves_idle_is_told_and_a_continuation_leaves_it_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_auto_leaves_idle_is_told_and_a_continuation_leaves_it_too(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(ToyConfig, "multiplications", lambda _: numerics.LAUNCH_BOUND)
     assert toy_attempt(tmp_path, ToyConfig(), device="auto", max_steps_per_run=3).end_state == "out_of_time"
@@ -266,7 +255,7 @@ def test_a_gpu_that_auto_leaves_idle_is_told_and_a_continuation_leaves_it_too(
         assert record["hardware"] in (run.attempts / f"{attempt:04}.log").read_text()
 
 
-def test_a_run_begun_when_every_stage_listed_everything_goes_on(tmp_path: Path) -> None:
+def test_a_run_begun_when_every_stage_listed_everything_goes_on(tmp_path):
     config = ToyConfig()
     assert toy_attempt(tmp_path, config, max_steps_per_run=7).end_state == "out_of_time"
     run = toy_directory(tmp_path, config)

@@ -1,7 +1,5 @@
 """The table of end states: DESIGN section 4, row by row, and what a study makes of the ends of its stages."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import get_args
 
@@ -28,7 +26,7 @@ DESIGN = {
 }
 
 
-def test_the_table_is_that_of_the_design() -> None:
+def test_the_table_is_that_of_the_design():
     assert {
         name: (end.exit_code, end.state.name, end.state.type, end.follows, end.words)
         for name, end in END_STATES.items()
@@ -36,7 +34,7 @@ def test_the_table_is_that_of_the_design() -> None:
 
 
 @pytest.mark.parametrize("name", END_STATES)
-def test_a_row_agrees_with_itself(name: str) -> None:
+def test_a_row_agrees_with_itself(name):
     end = END_STATES[name]
     assert end.follows in get_args(Follows) and end.state in PRECEDENCE
     assert (end.exit_code == 0) == (name == "finished"), "what is not finished never exits 0"
@@ -50,12 +48,12 @@ def test_a_row_agrees_with_itself(name: str) -> None:
         assert name in attempts.ENDED_BY_A_PERSON, "such an attempt does not count as one without progress"
 
 
-def test_an_end_state_of_another_version_is_read() -> None:
+def test_an_end_state_of_another_version_is_read():
     assert in_words("ended_some_way") == "ended some way"
     assert not stops("ended_some_way") and not stops(None)
 
 
-def test_a_study_has_the_worst_state_of_its_stages() -> None:
+def test_a_study_has_the_worst_state_of_its_stages():
     """Bad input first; a stage that is held needs no correction, so it hides no other that does."""
     codes = [state.exit_code for state in PRECEDENCE]
     assert codes == [2, 1, 1, 2, 130, 75, 0]
@@ -64,7 +62,7 @@ def test_a_study_has_the_worst_state_of_its_stages() -> None:
     assert state_of_study([]) == outcome.COMPLETED
 
 
-def test_states_are_known_by_name_and_one_that_only_prefect_gives_is_a_failure() -> None:
+def test_states_are_known_by_name_and_one_that_only_prefect_gives_is_a_failure():
     assert [state_named(state.name) for state in PRECEDENCE] == list(PRECEDENCE)
     assert state_named("TimedOut") == state_named(None) == outcome.FAILED
 
@@ -79,5 +77,5 @@ def test_states_are_known_by_name_and_one_that_only_prefect_gives_is_a_failure()
         ({"category": ["crash"], "summary": None}, Diagnosis("error", "other", "")),
     ],
 )
-def test_a_diagnosis_of_another_version_is_read(written: dict[str, object] | None, read: Diagnosis | None) -> None:
+def test_a_diagnosis_of_another_version_is_read(written, read):
     assert Diagnosis.read(written) == read

@@ -1,7 +1,5 @@
 """A loop of one's own goes on: over items, each kept by itself, or by a state that is saved, with all generators."""
 
-from __future__ import annotations
-
 import math
 import os
 import random
@@ -75,7 +73,7 @@ def over_items(run: StageRun, dies_at: tuple[int, ...] = (), done: list[str] | N
     return {"rows": rows, "letters": [row["letter"] for row in rows]}
 
 
-def test_of_items_a_kill_costs_one_and_each_draws_what_it_would_have_drawn(tmp_path: Path) -> None:
+def test_of_items_a_kill_costs_one_and_each_draws_what_it_would_have_drawn(tmp_path):
     whole = attempted(tmp_path / "whole", over_items)
     assert durable.read_json(whole.run.result_file)["letters"] == ["a", "a", "b", "b", "c", "c", "1", "2"]
     done: list[str] = []
@@ -88,7 +86,7 @@ def test_of_items_a_kill_costs_one_and_each_draws_what_it_would_have_drawn(tmp_p
         assert killed == (whole.run.path / name).read_bytes()
 
 
-def test_an_item_of_which_nothing_is_told_and_a_row_of_no_item_are_refused(tmp_path: Path) -> None:
+def test_an_item_of_which_nothing_is_told_and_a_row_of_no_item_are_refused(tmp_path):
     outcome = attempted(tmp_path, lambda run: [letter for letter in run.resume("ab")]).outcome
     assert (outcome.end_state, outcome.exit_code) == ("bad_input", 2)
     assert "the work on 'a' told run.row nothing" in outcome.message
@@ -104,7 +102,7 @@ def killed(root: Path, work: Callable[[StageRun], Any]) -> int:
     os._exit(0)
 
 
-def test_arms_whose_order_changes_between_starts_do_not_get_one_anothers_rows(tmp_path: Path) -> None:
+def test_arms_whose_order_changes_between_starts_do_not_get_one_anothers_rows(tmp_path):
     """As over a set of texts, whose order differs in each process."""
 
     def arms(run: StageRun, order: tuple[str, ...], folds: Callable[[str], Any], dies: bool = False) -> dict[str, Any]:
@@ -130,16 +128,14 @@ def test_arms_whose_order_changes_between_starts_do_not_get_one_anothers_rows(tm
     assert "two loops over run.resume have the same 3 items" in outcome.outcome.message
 
 
-def test_items_that_are_known_by_a_place_in_memory_are_refused_by_number(tmp_path: Path) -> None:
+def test_items_that_are_known_by_a_place_in_memory_are_refused_by_number(tmp_path):
     outcome = attempted(tmp_path, lambda run: [run.row(a=1) for _ in run.resume(["a", drawn])]).outcome
     assert (outcome.end_state, outcome.exit_code) == ("bad_input", 2)
     assert re.match("item 1 of run.resume is <function drawn at 0x.*>, known by a place in memory", outcome.message)
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_a_loop_that_is_left_before_its_end_is_refused_and_loses_no_row_of_the_items_before(
-    tmp_path: Path, asks: bool
-) -> None:
+def test_a_loop_that_is_left_before_its_end_is_refused_and_loses_no_row_of_the_items_before(tmp_path, asks):
     def early(run: StageRun, least: int) -> dict[str, Any]:
         for arm in ("a", "b"):
             for number in run.resume(range(4), name=arm):
@@ -155,7 +151,7 @@ def test_a_loop_that_is_left_before_its_end_is_refused_and_loses_no_row_of_the_i
     assert durable.read_json(finished.run.result_file) == {"rows": 8}
 
 
-def test_a_loop_within_a_loop_is_refused_before_its_work_and_so_are_no_rows(tmp_path: Path) -> None:
+def test_a_loop_within_a_loop_is_refused_before_its_work_and_so_are_no_rows(tmp_path):
     worked: list[int] = []
 
     def nested(run: StageRun) -> None:
@@ -170,7 +166,7 @@ def test_a_loop_within_a_loop_is_refused_before_its_work_and_so_are_no_rows(tmp_
 
 
 @pytest.mark.parametrize("asks_after", [None, 1])
-def test_rows_that_nobody_asks_for_are_an_output_too(tmp_path: Path, asks_after: int | None) -> None:
+def test_rows_that_nobody_asks_for_are_an_output_too(tmp_path, asks_after):
     def work(run: StageRun) -> dict[str, Any]:
         for loop in (1, 2):
             for number in run.resume(range(loop)):
@@ -251,9 +247,7 @@ def between(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Study:
         ("list of results", "measured results: 2 there, 0 here"),
     ],
 )
-def test_items_that_depend_on_those_before_them_are_found_where_a_loop_goes_on(
-    between: Study, tmp_path: Path, kind: str, end: str
-) -> None:
+def test_items_that_depend_on_those_before_them_are_found_where_a_loop_goes_on(between, tmp_path, kind, end):
     """Seen: `total += i`, or enumerate(run.resume(...)), gave other numbers after a kill, without a word."""
     assert between.run(tmp_path, changes=(f"kind={kind}",)) == -9
     failed = bool(end) and kind not in ("clock", "cache")
@@ -265,8 +259,8 @@ def test_items_that_depend_on_those_before_them_are_found_where_a_loop_goes_on(
 
 @pytest.mark.parametrize("kind", ["module", "list", "attribute", "spawned"])
 def test_a_generator_that_was_made_before_the_loop_and_draws_in_it_is_refused_at_the_first_item(
-    between: Study, tmp_path: Path, kind: str
-) -> None:
+    between, tmp_path, kind
+):
     assert between.run(tmp_path, changes=(f"kind={kind}",)) == 2
     (record,) = (durable.read_json(file) for file in tmp_path.glob("mine/mine-go/*/attempts/0001.json"))
     named = {"module": "rng", "list": "draws[0]", "attribute": "own.rng", "spawned": "seeds"}[kind]
@@ -289,8 +283,8 @@ def test_a_generator_that_was_made_before_the_loop_and_draws_in_it_is_refused_at
 )
 @pytest.mark.parametrize("killed_after", [0, 1])
 def test_a_row_that_could_not_be_published_is_refused_at_its_item_with_key_and_value(
-    tmp_path: Path, rows: list[dict[str, Any]], refused: str, killed_after: int
-) -> None:
+    tmp_path, rows, refused, killed_after
+):
     """Seen: each item was taken and kept, and after the last one nothing could be published, at each start."""
     done: list[int] = []
 
@@ -309,9 +303,7 @@ def test_a_row_that_could_not_be_published_is_refused_at_its_item_with_key_and_v
 
 @pytest.mark.parametrize("way", ["save", "resume", "neither"])
 @pytest.mark.parametrize("dies_at", [(1,), (3,), (3, 5), (7,)])
-def test_metrics_of_a_loop_of_ones_own_are_those_of_an_undisturbed_one(
-    tmp_path: Path, way: str, dies_at: tuple[int, ...]
-) -> None:
+def test_metrics_of_a_loop_of_ones_own_are_those_of_an_undisturbed_one(tmp_path, way, dies_at):
     """Seen: a kill between a row and its save left it twice; one after the last save took the file from the marker."""
 
     def work(run: StageRun, dies_at: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -345,7 +337,7 @@ def test_metrics_of_a_loop_of_ones_own_are_those_of_an_undisturbed_one(
     assert "metrics.jsonl" in outputs[0] and outputs[0].keys() == outputs[1].keys()
 
 
-def test_a_checkpoint_calls_no_function_of_numpy_that_it_names(tmp_path: Path) -> None:
+def test_a_checkpoint_calls_no_function_of_numpy_that_it_names(tmp_path):
     """Seen: whatever numpy.random has by that name was called."""
     with pytest.raises(BadInput, match="is no generator of NumPy"):
         saved._unpack({"numpy.Generator": {"list": [{"dict": [["bit_generator", "seed"]]}, {"dict": []}]}}, {})
@@ -364,7 +356,7 @@ VALUES = PLAIN | {
 }
 
 
-def test_what_was_saved_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_what_was_saved_comes_back_as_it_was(tmp_path):
     def first(run: StageRun) -> None:
         assert run.saved(count=0) == {"count": 0}, "nothing was saved yet"
         run.save(1, **VALUES)
@@ -386,7 +378,7 @@ def test_what_was_saved_comes_back_as_it_was(tmp_path: Path) -> None:
     assert [attempted(tmp_path, work).outcome.end_state for work in (first, then)] == ["crashed", "finished"]
 
 
-def test_generators_of_ones_own_go_on_where_they_were_and_so_do_those_that_they_spawn(tmp_path: Path) -> None:
+def test_generators_of_ones_own_go_on_where_they_were_and_so_do_those_that_they_spawn(tmp_path):
     """Each kind of bits has a state of its own form."""
 
     def work(run: StageRun, dies: bool = False) -> dict[str, Any]:
@@ -422,7 +414,7 @@ def test_generators_of_ones_own_go_on_where_they_were_and_so_do_those_that_they_
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_value_that_would_not_come_back_as_it_is_is_named_with_its_place(tmp_path: Path, value: object) -> None:
+def test_a_value_that_would_not_come_back_as_it_is_is_named_with_its_place(tmp_path, value):
     def work(run: StageRun) -> None:
         run.saved()
         run.save(1, state={"a": [0, value]})
@@ -435,7 +427,7 @@ def test_a_value_that_would_not_come_back_as_it_is_is_named_with_its_place(tmp_p
     )
 
 
-def test_a_tensor_with_a_graph_is_refused_since_only_its_values_would_come_back(tmp_path: Path) -> None:
+def test_a_tensor_with_a_graph_is_refused_since_only_its_values_would_come_back(tmp_path):
     def work(run: StageRun) -> None:
         run.saved()
         run.save(1, hidden=2 * torch.ones(1, requires_grad=True))
@@ -443,7 +435,7 @@ def test_a_tensor_with_a_graph_is_refused_since_only_its_values_would_come_back(
     assert "hidden is a tensor with its graph of gradients" in attempted(tmp_path, work).outcome.message
 
 
-def test_a_second_loop_that_would_go_on_from_the_end_of_the_first_is_refused_in_each_attempt(tmp_path: Path) -> None:
+def test_a_second_loop_that_would_go_on_from_the_end_of_the_first_is_refused_in_each_attempt(tmp_path):
     trained: list[int] = []
 
     def work(run: StageRun) -> dict[str, Any]:
@@ -460,7 +452,7 @@ def test_a_second_loop_that_would_go_on_from_the_end_of_the_first_is_refused_in_
 
 
 @pytest.mark.parametrize("steps", [(2, 2), (3, 1), (-1,), (0.5,), (np.int64(1),)])
-def test_a_step_that_does_not_rise_is_refused_also_after_a_kill(tmp_path: Path, steps: tuple[Any, ...]) -> None:
+def test_a_step_that_does_not_rise_is_refused_also_after_a_kill(tmp_path, steps):
     def work(run: StageRun, steps: tuple[Any, ...]) -> dict[str, Any]:
         run.saved()
         for step in steps:
@@ -472,11 +464,11 @@ def test_a_step_that_does_not_rise_is_refused_also_after_a_kill(tmp_path: Path, 
         assert outcome.exit_code == 2 and f"run.save: its step is {steps[-1]!r}, and the " in outcome.message
 
 
-def test_what_is_saved_before_saved_was_asked_would_never_be_gone_on_from(tmp_path: Path) -> None:
+def test_what_is_saved_before_saved_was_asked_would_never_be_gone_on_from(tmp_path):
     assert "run.save before run.saved" in attempted(tmp_path, lambda run: run.save(1, epoch=1)).outcome.message
 
 
-def test_a_loop_that_is_killed_anywhere_goes_on_with_the_draws_of_an_undisturbed_one(tmp_path: Path) -> None:
+def test_a_loop_that_is_killed_anywhere_goes_on_with_the_draws_of_an_undisturbed_one(tmp_path):
     turns: list[int] = []
 
     def work(run: StageRun, dies_at: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -499,7 +491,7 @@ def test_a_loop_that_is_killed_anywhere_goes_on_with_the_draws_of_an_undisturbed
 
 
 @pytest.mark.parametrize("heeds", ["save", "resume"])
-def test_a_request_to_stop_is_heeded_where_nothing_is_lost(tmp_path: Path, heeds: str) -> None:
+def test_a_request_to_stop_is_heeded_where_nothing_is_lost(tmp_path, heeds):
     done: list[int] = []
 
     def work(run: StageRun) -> dict[str, Any]:

@@ -1,9 +1,6 @@
 """What a running stage says of itself."""
 
-from __future__ import annotations
-
 import logging
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +9,7 @@ from tasks.stage import progress
 from tasks.stage.progress import Progress, duration
 
 
-def test_the_log_gets_a_line_a_minute_and_the_file_every_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_gets_a_line_a_minute_and_the_file_every_second(tmp_path, monkeypatch, caplog):
     """The log is what `tail -f` follows, and what is left of a job that was killed."""
     caplog.set_level("INFO", "ratchet.x")
     now = [1000.0]
@@ -34,5 +29,5 @@ def test_the_log_gets_a_line_a_minute_and_the_file_every_second(
     ("seconds", "said"),
     [(0.04, "0.0 s"), (9.9, "9.9 s"), (59.6, "1 min 0 s"), (250, "4 min 10 s"), (3600 * 30 + 181, "30 h 3 min")],
 )
-def test_a_duration_is_said_in_the_units_that_people_use(seconds: float, said: str) -> None:
+def test_a_duration_is_said_in_the_units_that_people_use(seconds, said):
     assert duration(seconds) == said

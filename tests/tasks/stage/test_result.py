@@ -1,7 +1,5 @@
 """A result is written as it always was, and read as a type: another version's is refused by file and field."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -60,11 +58,11 @@ def test_json_has_the_fields_in_their_order_and_leaves_out_what_did_not_happen()
     assert list(warned.as_json()) == ["name", "parts", "settings", "warning", "count"]
 
 
-def test_what_was_written_is_read_as_it_was(tmp_path: Path):
+def test_what_was_written_is_read_as_it_was(tmp_path):
     assert Whole.read(finished(tmp_path, WHOLE.as_json())) == WHOLE
 
 
-def test_what_the_frame_noted_is_no_field_and_is_given_beside_it(tmp_path: Path):
+def test_what_the_frame_noted_is_no_field_and_is_given_beside_it(tmp_path):
     stage = finished(tmp_path, WRITTEN | {"numerics_changes": [{"cpu_threads": 9}]})
     assert Whole.read(stage) == WHOLE
     assert stage.numerics_changes == [{"cpu_threads": 9}]
@@ -82,9 +80,7 @@ def test_what_the_frame_noted_is_no_field_and_is_given_beside_it(tmp_path: Path)
         ({"weights": 1}, "weights: Extra inputs are not permitted"),
     ],
 )
-def test_a_result_of_another_version_is_refused_with_file_field_and_what_to_do(
-    tmp_path: Path, edit: dict[str, Any], named: str
-):
+def test_a_result_of_another_version_is_refused_with_file_field_and_what_to_do(tmp_path, edit, named):
     stage = finished(tmp_path, WRITTEN | edit)
     with pytest.raises(BadInput) as caught:
         Whole.read(stage)
@@ -94,7 +90,7 @@ def test_a_result_of_another_version_is_refused_with_file_field_and_what_to_do(
     assert "move that folder away and start the same command: the stage weigh runs again" in text
 
 
-def test_a_missing_field_and_a_file_that_holds_no_object_are_refused(tmp_path: Path):
+def test_a_missing_field_and_a_file_that_holds_no_object_are_refused(tmp_path):
     with pytest.raises(BadInput, match=r"  count: is missing"):
         Whole.read(finished(tmp_path, {key: value for key, value in WRITTEN.items() if key != "count"}))
     with pytest.raises(BadInput, match=r"result\.json.*\n  result\.json: must be a group of keys and values"):
@@ -116,7 +112,7 @@ def weigh_as_a_dictionary(run: StageRun, config: WeighConfig) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("work", "written"), [("weigh", WRITTEN), ("weigh_as_a_dictionary", {"whole": WRITTEN, "count": 3})]
 )
-def test_the_frame_writes_what_a_stage_returns_as_json(tmp_path: Path, work: str, written: dict[str, Any]):
+def test_the_frame_writes_what_a_stage_returns_as_json(tmp_path, work, written):
     stage = Stage("weigh", WeighConfig, f"{__name__}:{work}")
     print_ = fingerprint(stage.name, stage.version, WeighConfig().scientific(), {}, {})
     run = RunDirectory(tmp_path, "study", "weigh", print_)

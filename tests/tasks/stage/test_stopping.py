@@ -1,7 +1,5 @@
 """How an attempt is asked to stop (note, deadline, signals), and how it is ended when it hangs or gains nothing."""
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import os

@@ -5,8 +5,6 @@ charges over three decades. Most tracks come from above, so that one constant di
 degrees on all of them.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,20 +1,10 @@
 """A host that runs ahead of its device says and keeps what one does that waits; here the device is a CPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from tasks.training import ahead
 from tasks.training.culprits import FOLDER
-from tests.tasks.tiny import (
-    SEEN,
-    ToyConfig,
-    files_of,
-    toy_attempt,
-    toy_directory,
-    toy_to_the_end,
-    what_must_be_equal,
-)
+from tests.tasks.tiny import SEEN, ToyConfig, files_of, toy_attempt, toy_directory, toy_to_the_end, what_must_be_equal
 
 PLAIN = ToyConfig()
 CLIPPED, UNCLIPPED = PLAIN.budget.max_gradient_norm, 1e9

@@ -1,7 +1,5 @@
 """An exponential moving average of the weights: what is validated and kept, also after a continuation."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import load_file

@@ -1,12 +1,9 @@
 """A compiled training goes on bit for bit; a compiler that fails ends it and says what to set."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,7 +55,7 @@ sys.exit(f"{outcome.end_state}: {outcome.text}")
 """
 
 
-def test_a_compiled_training_that_is_killed_has_the_bytes_of_one_piece(tmp_path: Path) -> None:
+def test_a_compiled_training_that_is_killed_has_the_bytes_of_one_piece(tmp_path):
     """With the real compiler of a CPU."""
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "killed")], cwd=os.getcwd(), timeout=600)
     assert killed.returncode == -signal.SIGKILL
@@ -72,7 +69,7 @@ def test_a_compiled_training_that_is_killed_has_the_bytes_of_one_piece(tmp_path:
     assert "compile" not in durable.read_json(toy_directory(tmp_path / "eager", TOY).stage_file)["numerics"]
 
 
-def test_a_machine_without_a_compiler_ends_with_what_to_set(tmp_path: Path) -> None:
+def test_a_machine_without_a_compiler_ends_with_what_to_set(tmp_path):
     command = [sys.executable, "-c", WITHOUT_COMPILER, str(tmp_path / "run")]
     bare = os.environ | {"CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=bare)
@@ -83,9 +80,7 @@ def test_a_machine_without_a_compiler_ends_with_what_to_set(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("steps", [0, 3])
-def test_a_compiler_that_fails_ends_the_training_and_what_was_made_goes_on_without(
-    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiler_that_fails_ends_the_training_and_what_was_made_goes_on_without(steps, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", Faulty(at_call=steps * STEP + 1))
     failed = toy_attempt(tmp_path, TOY, compile="default", checkpoint_every_steps=1)
     assert failed.end_state == "bad_input" and ADVICE in failed.text
@@ -96,16 +91,14 @@ def test_a_compiler_that_fails_ends_the_training_and_what_was_made_goes_on_witho
 
 
 @pytest.mark.parametrize("error", [ValueError("of the model"), RuntimeError("mat1 and mat2 shapes"), MemoryError()])
-def test_an_error_of_the_model_and_memory_that_ends_are_not_the_compiler_s(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_model_and_memory_that_ends_are_not_the_compiler_s(error, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", Faulty(1, error))
     outcome = toy_attempt(tmp_path, TOY, compile="default")
     assert outcome.end_state == ("check_failed" if isinstance(error, MemoryError) else "crashed")
     assert "execution.compile" not in outcome.text
 
 
-def test_an_error_of_what_the_compiler_made_is_the_compiler_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_what_the_compiler_made_is_the_compiler_s(tmp_path, monkeypatch):
     """Such as a CUDA graph that cannot be captured: any error, but from within the compiler's own modules."""
     within: dict[str, Any] = {"__name__": "torch._inductor.cudagraph_trees"}
     exec("def capture(*_):\n    raise RuntimeError('operation not permitted when stream is capturing')", within)
@@ -114,9 +107,7 @@ def test_an_error_of_what_the_compiler_made_is_the_compiler_s(tmp_path: Path, mo
     assert outcome.end_state == "bad_input" and "operation not permitted" in outcome.text and ADVICE in outcome.text
 
 
-def test_losses_that_never_call_the_model_are_not_called_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_that_never_call_the_model_are_not_called_compiled(tmp_path, monkeypatch):
     def around(config: ToyConfig) -> Any:
         problem = toy_problem(config)
         losses = problem.losses

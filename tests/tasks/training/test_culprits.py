@@ -1,7 +1,5 @@
 """Of a step that fails, the examples, the tensor and the module are named; it is kept, and can be made again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +31,7 @@ def step(*cut: int) -> Step:
 
 @pytest.mark.parametrize("cut", [(8,), (4, 4), (3, 3, 2)])
 @pytest.mark.parametrize(("poison", "tensor"), [("loss", "the loss"), ("gradient", "the gradient of outer.weight")])
-def test_the_one_example_is_found_wherever_the_batch_is_cut(cut: tuple[int, ...], poison: str, tensor: str):
+def test_the_one_example_is_found_wherever_the_batch_is_cut(cut, poison, tensor):
     problem = toy_problem(ToyConfig())
     plain = problem.losses
 
@@ -93,7 +91,7 @@ def test_a_step_of_finite_gradients_has_no_culprit_however_large_their_norm():
     assert find_culprits(problem, step(8)) is None
 
 
-def test_of_a_batch_too_large_to_search_nothing_is_said_of_each_alone(monkeypatch: pytest.MonkeyPatch):
+def test_of_a_batch_too_large_to_search_nothing_is_said_of_each_alone(monkeypatch):
     monkeypatch.setattr(module, "MOST_BACKWARDS", 2)
     problem = toy_problem(ToyConfig())
     problem.losses = lambda model, batch: torch.sqrt(model(batch.x) * 0)
@@ -122,7 +120,7 @@ def poisoned(root: Path, **changed: Any) -> ToyConfig:
     return ToyConfig(poisoned_loss=SEEN[-1][1], **changed)
 
 
-def test_a_failed_training_names_the_culprit_and_how_to_go_on(tmp_path: Path):
+def test_a_failed_training_names_the_culprit_and_how_to_go_on(tmp_path):
     """Seen: it named the whole batch."""
     config = poisoned(tmp_path)
     outcome = toy_attempt(tmp_path, config)
@@ -133,7 +131,7 @@ def test_a_failed_training_names_the_culprit_and_how_to_go_on(tmp_path: Path):
     assert len(outcome_of(NumericalFailure(1, range(500), "the loss")).text) < 500, "not every example of a large batch"
 
 
-def test_the_kept_step_is_made_again_as_it_was_from_files_and_draws(tmp_path: Path):
+def test_the_kept_step_is_made_again_as_it_was_from_files_and_draws(tmp_path):
     config = poisoned(tmp_path)
     toy_attempt(tmp_path, config)
     run = toy_directory(tmp_path, config)
@@ -147,7 +145,7 @@ def test_the_kept_step_is_made_again_as_it_was_from_files_and_draws(tmp_path: Pa
     assert sorted(run.path.rglob("*")) == before, "the run directory stays as it is"
 
 
-def test_a_kept_step_repeats_the_draws_of_dropout(tmp_path: Path):
+def test_a_kept_step_repeats_the_draws_of_dropout(tmp_path):
     """The largest output of a module behind dropout is the same each time, and another one with other generators."""
     config = poisoned(tmp_path)
     toy_attempt(tmp_path, config)
@@ -162,7 +160,7 @@ def test_a_kept_step_repeats_the_draws_of_dropout(tmp_path: Path):
     assert list(replay(path, REPOSITORY)) != one
 
 
-def test_data_that_changed_since_is_put_back_and_said(tmp_path: Path):
+def test_data_that_changed_since_is_put_back_and_said(tmp_path):
     config = poisoned(tmp_path)
     toy_attempt(tmp_path, config)
     path = toy_directory(tmp_path, config).path
@@ -176,9 +174,7 @@ def test_data_that_changed_since_is_put_back_and_said(tmp_path: Path):
 
 
 @pytest.mark.parametrize("hindrance", [OSError(28, "No space left on device"), RuntimeError("out of memory")])
-def test_what_hinders_the_search_or_the_keeping_does_not_hide_the_failure(
-    tmp_path: Path, hindrance: Exception, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_hinders_the_search_or_the_keeping_does_not_hide_the_failure(tmp_path, hindrance, monkeypatch):
     def fail(*_: Any) -> None:
         raise hindrance
 
@@ -192,7 +188,7 @@ def test_what_hinders_the_search_or_the_keeping_does_not_hide_the_failure(
     assert kept.is_dir() is isinstance(hindrance, RuntimeError), "a search that fails does not lose the step"
 
 
-def test_a_step_that_another_version_kept_is_refused_in_a_sentence(tmp_path: Path):
+def test_a_step_that_another_version_kept_is_refused_in_a_sentence(tmp_path):
     config = poisoned(tmp_path)
     toy_attempt(tmp_path, config)
     path = toy_directory(tmp_path, config).path
@@ -212,9 +208,7 @@ def test_a_step_that_another_version_kept_is_refused_in_a_sentence(tmp_path: Pat
         ("batch", lambda kept: {name: one[:1] for name, one in kept.items()}, "and had [1] when the step failed"),
     ],
 )
-def test_a_model_or_a_batch_of_another_form_is_refused_not_taken_in_part(
-    tmp_path: Path, file: str, change: Any, said: str
-):
+def test_a_model_or_a_batch_of_another_form_is_refused_not_taken_in_part(tmp_path, file, change, said):
     config = poisoned(tmp_path)
     toy_attempt(tmp_path, config)
     path = toy_directory(tmp_path, config).path
@@ -226,7 +220,7 @@ def test_a_model_or_a_batch_of_another_form_is_refused_not_taken_in_part(
 
 
 @pytest.mark.parametrize("name", ["model", "generators", "batch"])
-def test_a_kept_step_that_is_a_pickle_is_refused_and_not_run(tmp_path: Path, name: str):
+def test_a_kept_step_that_is_a_pickle_is_refused_and_not_run(tmp_path, name):
     config = poisoned(tmp_path)
     toy_attempt(tmp_path, config)
     file = toy_directory(tmp_path, config).path / FOLDER / f"{name}.safetensors"
@@ -235,7 +229,7 @@ def test_a_kept_step_that_is_a_pickle_is_refused_and_not_run(tmp_path: Path, nam
         list(replay(file.parents[1], REPOSITORY))
 
 
-def test_a_run_without_a_failed_step_is_refused(tmp_path: Path):
+def test_a_run_without_a_failed_step_is_refused(tmp_path):
     config = ToyConfig()
     toy_attempt(tmp_path, config)
     with pytest.raises(BadInput, match="keeps no failed step"):

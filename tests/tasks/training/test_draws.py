@@ -1,7 +1,5 @@
 """Draws that belong to (seed, purpose, epoch, index): whoever asks, in whatever company and order, gets the same."""
 
-from __future__ import annotations
-
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """Gradient norms of an epoch: the largest, the usual, and what that says about clipping."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """The guard of a training: spikes undone with a lower rate, batches skipped, and the same bytes after every kill."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

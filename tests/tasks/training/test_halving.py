@@ -1,7 +1,5 @@
 """Memory that ends at a step: the micro-batch is halved, the same step made again, and every kill ends the same."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

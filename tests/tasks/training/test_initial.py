@@ -1,7 +1,5 @@
 """init_from takes the weights of another run and nothing else; what does not fit is named by its configuration."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import load_file

@@ -1,7 +1,5 @@
 """A training that begins with a part of another model: what is taken, fresh and refused; what does not fit is named."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -30,7 +28,7 @@ def kept(folder: Path, model: nn.Module, **config: object) -> Path:
     return folder
 
 
-def test_the_part_is_taken_and_the_rest_stays_as_it_was(tmp_path: Path) -> None:
+def test_the_part_is_taken_and_the_rest_stays_as_it_was(tmp_path):
     theirs, ours = Net(outputs=7), Net()
     head = ours.head.weight.clone()
     taken = load_part(ours, kept(tmp_path, theirs), "encoder.", REQUIRED)
@@ -57,7 +55,7 @@ def not_finite() -> nn.Module:
     ],
     ids=["another width", "another model", "other numbers", "not finite", "another normaliser", "another task"],
 )
-def test_what_does_not_fit_is_refused_by_name(model: nn.Module, config: dict, said: str, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_by_name(model, config, said, tmp_path):
     ours = Net()
     before = {name: value.clone() for name, value in ours.state_dict().items()}
     with pytest.raises(BadInput, match=said):
@@ -65,13 +63,13 @@ def test_what_does_not_fit_is_refused_by_name(model: nn.Module, config: dict, sa
     assert all(torch.equal(value, before[name]) for name, value in ours.state_dict().items())
 
 
-def test_a_part_that_no_tensor_is_of_is_refused(tmp_path: Path) -> None:
+def test_a_part_that_no_tensor_is_of_is_refused(tmp_path):
     with pytest.raises(BadInput, match=r"no tensor .* begins with encodr\..*did you mean 'encoder\.'"):
         load_part(Net(), kept(tmp_path, Net()), "encodr.", REQUIRED)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_folder_without_a_kept_model_is_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_a_folder_without_a_kept_model_is_refused_by_name(name, tmp_path):
     (kept(tmp_path, Net()) / name).unlink()
     with pytest.raises(BadInput, match=re.escape(name)):
         load_part(Net(), tmp_path, "encoder.", REQUIRED)

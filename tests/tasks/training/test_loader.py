@@ -1,7 +1,5 @@
 """Micro-batches: the same ones in the same order with and without workers, from any step, and at no cost that grows."""
 
-from __future__ import annotations
-
 import threading
 import time
 from itertools import islice

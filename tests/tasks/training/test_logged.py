@@ -1,7 +1,5 @@
 """What a result says of a training is compared with the rows that it wrote, and with its budget."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_training_that_patience_ended_is_as_logged_and_as_configured(root: Path):
+def test_a_training_that_patience_ended_is_as_logged_and_as_configured(root):
     required(root)
 
 
@@ -57,12 +55,12 @@ def test_a_training_that_patience_ended_is_as_logged_and_as_configured(root: Pat
         (lambda t: t["budget"].update(learning_rate=0.1), "the toy was trained with the configured budget"),
     ],
 )
-def test_what_the_rows_or_the_budget_contradict_is_refused(root: Path, edit: Callable[[Training], Any], said: str):
+def test_what_the_rows_or_the_budget_contradict_is_refused(root, edit, said):
     with pytest.raises(CheckFailed, match=f"{said}.*: measured .*, required "):
         required(root, edit)
 
 
-def test_rows_of_another_rate_are_refused(root: Path):
+def test_rows_of_another_rate_are_refused(root):
     run = toy_directory(root, CONFIG)
     training = durable.read_json(run.result_file)["training"]
     training["budget"]["learning_rate"] = 0.2

@@ -1,7 +1,5 @@
 """The loop: real accumulation, continuation bit for bit, and stopping where numbers end."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

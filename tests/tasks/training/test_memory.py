@@ -1,7 +1,5 @@
 """Out of memory: a real failed allocation ends with what to change and what fits."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Trivial values beside every metric, and the end of a training that is hardly better than they are."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -13,13 +11,7 @@ from tasks.training.budget import Budget, LearningGate
 from tasks.training.logged import require_as_logged
 from tasks.training.problem import Problem
 from tasks.training.unlearned import unlearned
-from tests.tasks.tiny import (
-    ToyConfig,
-    toy_attempt,
-    toy_directory,
-    toy_problem,
-    toy_to_the_end,
-)
+from tests.tasks.tiny import ToyConfig, toy_attempt, toy_directory, toy_problem, toy_to_the_end
 from tests.tasks.training.pulses import ISOTROPIC, PulsesConfig, pulses_attempt, pulses_directory
 
 BUDGET = ToyConfig().budget

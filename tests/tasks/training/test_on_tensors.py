@@ -1,9 +1,5 @@
 """`ratchet.train`: a training on tensors in one call is the one of the `Problem` by hand, and says what is wrong."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,7 +46,7 @@ GIVEN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_it_is_the_training_of_the_problem_by_hand(tmp_path: Path) -> None:
+def test_it_is_the_training_of_the_problem_by_hand(tmp_path):
     one, other = stage_run(tmp_path / "one"), stage_run(tmp_path / "other")
     told = train(one, trained := model(), KNOWN, **GIVEN)
 
@@ -103,7 +99,7 @@ def test_it_is_the_training_of_the_problem_by_hand(tmp_path: Path) -> None:
         ({"trivial": {"a guess": 0.0}}, "the trivial value of a guess is 0.0"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_told(tmp_path: Path, wrong: dict[str, Any], told: str) -> None:
+def test_what_does_not_fit_is_told(tmp_path, wrong, told):
     given = {"model": model(), "data": KNOWN} | GIVEN | wrong
     with pytest.raises(BadInput, match=told):
         train(stage_run(tmp_path), given.pop("model"), given.pop("data"), **given)
@@ -127,9 +123,7 @@ def by_script(run: StageRun) -> None:
 
 @pytest.mark.parametrize("first", [by_tensors, by_transformers, by_script])
 @pytest.mark.parametrize("second", [by_tensors, by_transformers, by_script])
-def test_a_second_training_in_a_stage_is_refused(
-    tmp_path: Path, first: Callable[[StageRun], None], second: Callable[[StageRun], None]
-) -> None:
+def test_a_second_training_in_a_stage_is_refused(tmp_path, first, second):
     """Seen: it went on from the checkpoints of the first, and had its numbers."""
     first(run := stage_run(tmp_path))
     kept = sorted(run.run.checkpoints.rglob("*"))
@@ -138,7 +132,7 @@ def test_a_second_training_in_a_stage_is_refused(
     assert kept == sorted(run.run.checkpoints.rglob("*")) != []
 
 
-def test_a_module_that_works_in_place_leaves_the_data_as_they_are(tmp_path: Path) -> None:
+def test_a_module_that_works_in_place_leaves_the_data_as_they_are(tmp_path):
     known, unseen = [[part.clone() for part in parts] for parts in (KNOWN, UNSEEN)]
     in_place = torch.nn.Sequential(torch.nn.ReLU(inplace=True), model())
     train(stage_run(tmp_path), in_place, known, **GIVEN | {"validate": unseen})

@@ -1,7 +1,5 @@
 """Matrices decay; biases, norms and what is named do not."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """What a study may choose: steps, decays, patience, metrics, weights, draws; each goes on bit for bit."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

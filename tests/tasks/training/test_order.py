@@ -1,7 +1,5 @@
 """The order is a permutation, a pure function of (seed, epoch, index), and costs the same anywhere."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -86,12 +84,12 @@ def file_of(examples: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("open_files", [1, 2, 4, 9, 100])
 @pytest.mark.parametrize("epoch", [0, 3])
-def test_every_example_of_every_file_stands_once_in_an_epoch(open_files: int, epoch: int):
+def test_every_example_of_every_file_stands_once_in_an_epoch(open_files, epoch):
     assert sorted(in_files(epoch, open_files)) == list(range(sum(FILES)))
 
 
 @pytest.mark.parametrize("open_files", [1, 2, 4])
-def test_no_more_files_are_read_at_a_time_and_their_examples_are_mixed(open_files: int):
+def test_no_more_files_are_read_at_a_time_and_their_examples_are_mixed(open_files):
     files = file_of(in_files(0, open_files))
     places = {file: np.flatnonzero(files == file) for file in set(files.tolist())}
     for place in range(len(files)):
@@ -116,7 +114,7 @@ def test_equal_blocks_of_an_epoch_are_not_shuffled_alike():
 
 
 @pytest.mark.parametrize("open_files", [1, 4])
-def test_a_place_among_files_is_reached_alone_in_any_sequence(open_files: int):
+def test_a_place_among_files_is_reached_alone_in_any_sequence(open_files):
     whole, order = in_files(2, open_files), FileOrder(FILES, open_files)
     for place in np.random.default_rng(0).integers(0, sum(FILES), 30):
         assert order(42, 2, np.array([place]), sum(FILES)).tolist() == [whole[place]]
@@ -130,7 +128,7 @@ def test_the_order_in_files_never_changes_between_versions():
 
 
 @pytest.mark.parametrize(("sizes", "open_files"), [([], 1), ([0, 0], 1), ([3, -1], 1), ([3], 0)])
-def test_files_without_an_order_are_refused(sizes: list[int], open_files: int):
+def test_files_without_an_order_are_refused(sizes, open_files):
     with pytest.raises(ValueError, match="have no order"):
         FileOrder(sizes, open_files)
 

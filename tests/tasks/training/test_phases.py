@@ -1,7 +1,5 @@
 """Where the time of a training goes, and memory that grows on and on: written while it runs, and told."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess

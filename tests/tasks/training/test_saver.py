@@ -1,7 +1,5 @@
 """Checkpoints in the background: what is written is the moment of the copy, and what it costs is measured."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

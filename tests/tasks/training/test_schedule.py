@@ -1,7 +1,5 @@
 """What a budget comes to: windows, learning rates and validation steps, all functions of the step alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from tasks.training.budget import Budget, LearningGate
@@ -83,7 +81,7 @@ def test_a_training_on_a_share_of_the_examples_reaches_the_gate_that_the_whole_o
     assert in_steps.of_a_share(share) == in_steps
 
 
-def test_the_work_of_another_budget_is_added_in_examples() -> None:
+def test_the_work_of_another_budget_is_added_in_examples():
     of = {"effective_batch_examples": 64}
     assert Budget(epochs=0.5).with_work_of(Budget(epochs=3.0)) == Budget(epochs=3.5)
     both = Budget(steps=10, **of).with_work_of(Budget(steps=21))

@@ -1,7 +1,5 @@
 """How SLURM's commands are called and read: their odd lines, and which of their errors mean that nothing was done."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -41,7 +39,7 @@ def line(id_: str = "7", state: str = "RUNNING", exit_: str = "0", reason: str =
 # ------------------------------------------------------------------------------------------------------------ squeue
 
 
-def test_squeue_is_asked_once_for_all_jobs_of_this_user_ended_ones_too(commands: Any) -> None:
+def test_squeue_is_asked_once_for_all_jobs_of_this_user_ended_ones_too(commands):
     commands("squeue", line() + line("8", "FAILED", "768", "NonZeroExitCode", "other"))
     slurm = SlurmCommands()
     jobs = slurm.jobs()
@@ -56,25 +54,25 @@ def test_squeue_is_asked_once_for_all_jobs_of_this_user_ended_ones_too(commands:
     [("0", 0, 0), ("768", 3, 0), ("9", 0, 9), ("19200", 75, 0), ("139", 0, 11), ("3:0", 3, 0), ("0:125", 0, 125),
      ("0:9", 0, 9), ("", 0, 0), ("N/A", 0, 0), (":", 0, 0), ("-1", 0, 0)],
 )  # fmt: skip
-def test_exit_codes_are_read_as_wait_status_or_as_code_and_signal(commands, printed, code, signal) -> None:
+def test_exit_codes_are_read_as_wait_status_or_as_code_and_signal(commands, printed, code, signal):
     commands("squeue", line(exit_=printed))
     job = SlurmCommands().jobs()["7"]
     assert (job.exit_code, job.signal) == (code, signal)
 
 
 @pytest.mark.parametrize("name", ["a|b|c", "ends with a bar|", " two  words ", "é%x $(id)", "", "|"])
-def test_a_name_may_hold_anything(commands: Any, name: str) -> None:
+def test_a_name_may_hold_anything(commands, name):
     commands("squeue", line(name=name) + line("8"))
     jobs = SlurmCommands().jobs()
     assert jobs["7"].name == name and jobs["8"].name == "job.1"
 
 
-def test_bytes_that_are_no_text_hide_no_other_job(commands: Any) -> None:
+def test_bytes_that_are_no_text_hide_no_other_job(commands):
     commands("squeue", line(name="caf\udce9") + line("8"))
     assert set(SlurmCommands().jobs()) == {"7", "8"}
 
 
-def test_a_task_of_an_array_has_a_name_of_its_own(commands: Any) -> None:
+def test_a_task_of_an_array_has_a_name_of_its_own(commands):
     commands("squeue", line("7_3", name="trains") + line("8_1", "PENDING", name="x|y") + line("9", name="a_1"))
     assert {job.id: job.name for job in SlurmCommands().jobs().values()} == {
         "7_3": "trains[3]",
@@ -86,18 +84,18 @@ def test_a_task_of_an_array_has_a_name_of_its_own(commands: Any) -> None:
 
 
 @pytest.mark.parametrize("odd", ["", "slurm_load_jobs: warning\n", "7|RUNNING|0\n", "\n\n", "|||\n"])
-def test_odd_lines_are_passed_over(commands: Any, odd: str) -> None:
+def test_odd_lines_are_passed_over(commands, odd):
     commands("squeue", odd + line("8"))
     assert list(SlurmCommands().jobs()) == ["8"]
 
 
 @pytest.mark.parametrize(("printed", "reason"), [("None", ""), ("(null)", ""), ("N/A", ""), ("Priority", "Priority")])
-def test_no_reason_is_none(commands: Any, printed: str, reason: str) -> None:
+def test_no_reason_is_none(commands, printed, reason):
     commands("squeue", line(reason=printed))
     assert SlurmCommands().jobs()["7"].reason == reason
 
 
-def test_no_jobs_and_no_answer_are_not_the_same(commands: Any) -> None:
+def test_no_jobs_and_no_answer_are_not_the_same(commands):
     commands("squeue", "")
     assert SlurmCommands().jobs() == {}
     commands("squeue", "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", 1)
@@ -117,9 +115,7 @@ def test_no_jobs_and_no_answer_are_not_the_same(commands: Any) -> None:
         ("", "1M", 0.0, 2**20),
     ],
 )
-def test_what_a_job_used_is_its_own_time_and_the_memory_of_its_greediest_step(
-    commands: Any, cpu: str, rss: str, seconds: float, peak: float
-) -> None:
+def test_what_a_job_used_is_its_own_time_and_the_memory_of_its_greediest_step(commands, cpu, rss, seconds, peak):
     """Nothing is shown of one whose memory was not measured: it was not sampled yet, or nobody samples here."""
     commands(
         "sacct", f"7|{cpu}||job.1\n7.batch|00:01|{rss}|batch\n7.0|00:01|12|work\n8|00:09||job.2\n8.batch|00:09||batch\n"
@@ -127,7 +123,7 @@ def test_what_a_job_used_is_its_own_time_and_the_memory_of_its_greediest_step(
     assert SlurmCommands().used(["7", "8"]) == {"7": Used("job.1", seconds, peak)}
 
 
-def test_sacct_is_read_as_it_writes(commands: Any) -> None:
+def test_sacct_is_read_as_it_writes(commands):
     rest = "n1|long|lab"
     commands(
         "sacct",
@@ -143,7 +139,7 @@ def test_sacct_is_read_as_it_writes(commands: Any) -> None:
     assert asked[asked.index("-j") + 1] == "7,8,9"
 
 
-def test_many_are_asked_for_in_parts_and_none_not_at_all(commands: Any) -> None:
+def test_many_are_asked_for_in_parts_and_none_not_at_all(commands):
     commands("sacct")
     slurm = SlurmCommands()
     assert slurm.accounted([]) == {} and slurm.calls == {}
@@ -151,7 +147,7 @@ def test_many_are_asked_for_in_parts_and_none_not_at_all(commands: Any) -> None:
     assert slurm.calls == {"sacct": 2}
 
 
-def test_an_accounting_that_is_absent_or_down_says_nothing(commands: Any) -> None:
+def test_an_accounting_that_is_absent_or_down_says_nothing(commands):
     commands("sacct", "", "Slurm accounting storage is disabled", 1)
     assert SlurmCommands().accounted(["7"]) == {}
     (commands.folder / "bin" / "sacct").unlink()
@@ -163,7 +159,7 @@ def test_an_accounting_that_is_absent_or_down_says_nothing(commands: Any) -> Non
 
 
 @pytest.mark.parametrize(("printed", "job_id"), [("7\n", "7"), ("Welcome to the cluster\n12\n", "12"), ("12 \n", "12")])
-def test_sbatch_is_given_the_script_and_prints_the_id(commands: Any, printed: str, job_id: str) -> None:
+def test_sbatch_is_given_the_script_and_prints_the_id(commands, printed, job_id):
     commands("sbatch", printed)
     assert SlurmCommands().submit("#!/bin/bash\nexit 0\n") == job_id
     assert (commands.folder / "sbatch.given").read_text() == "#!/bin/bash\nexit 0\n"
@@ -171,7 +167,7 @@ def test_sbatch_is_given_the_script_and_prints_the_id(commands: Any, printed: st
 
 
 @pytest.mark.parametrize("printed", ["", "Submitted batch job\n", "slurm 22.05.8\n"])
-def test_without_an_id_the_job_may_have_been_queued(commands: Any, printed: str) -> None:
+def test_without_an_id_the_job_may_have_been_queued(commands, printed):
     commands("sbatch", printed)
     with pytest.raises(Unreachable, match="no job id"):
         SlurmCommands().submit("#!/bin/bash\n")
@@ -216,7 +212,7 @@ NOT_HEARD = [
 
 
 @pytest.mark.parametrize("printed", REFUSALS)
-def test_a_refusal_is_one_and_keeps_its_reason(commands: Any, printed: str) -> None:
+def test_a_refusal_is_one_and_keeps_its_reason(commands, printed):
     commands("sbatch", "", printed, 1)
     with pytest.raises(Refused) as error:
         SlurmCommands().submit("#!/bin/bash\n")
@@ -229,7 +225,7 @@ def test_a_refusal_is_one_and_keeps_its_reason(commands: Any, printed: str) -> N
     "limit",
     ["QOSMaxSubmitJobPerUserLimit", "QOSGrpSubmitJobsLimit", "AssocMaxSubmitJobLimit", "AssocGrpSubmitJobsLimit"],
 )
-def test_one_job_too_many_is_refused_for_now(commands: Any, limit: str) -> None:
+def test_one_job_too_many_is_refused_for_now(commands, limit):
     policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
     commands("sbatch", "", f"sbatch: error: {limit}\nsbatch: error: Batch job submission failed: {policy}", 1)
     with pytest.raises(NotNow, match=limit):
@@ -237,33 +233,33 @@ def test_one_job_too_many_is_refused_for_now(commands: Any, limit: str) -> None:
 
 
 @pytest.mark.parametrize("printed", NOT_HEARD)
-def test_without_an_answer_nothing_is_taken_for_refused(commands: Any, printed: str) -> None:
+def test_without_an_answer_nothing_is_taken_for_refused(commands, printed):
     commands("sbatch", "", printed, 1)
     with pytest.raises(Unreachable):
         SlurmCommands().submit("#!/bin/bash\n")
 
 
-def test_a_command_that_hangs_is_ended_and_may_have_been_heard(commands: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_hangs_is_ended_and_may_have_been_heard(commands, monkeypatch):
     monkeypatch.setattr(client, "CALL_SECONDS", 0.2)
     commands("sbatch", "7\n", body="exec sleep 20")
     with pytest.raises(Unreachable, match=r"sbatch did not answer within 0\.2 s"):
         SlurmCommands().submit("#!/bin/bash\n")
 
 
-def test_a_command_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unreachable, match="squeue is not installed here"):
         SlurmCommands().jobs()
 
 
-def test_a_job_that_went_to_another_cluster_is_not_taken_for_one_here(commands: Any) -> None:
+def test_a_job_that_went_to_another_cluster_is_not_taken_for_one_here(commands):
     """The number is that of another job here, or of none: it would be followed, and cancelled."""
     commands("sbatch", "1;test\n")
     with pytest.raises(Refused, match=r"another cluster \(1;test\).*cancel it there"):
         SlurmCommands().submit("#!/bin/bash\n")
 
 
-def test_other_clusters_are_refused_before_anything_is_asked_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_clusters_are_refused_before_anything_is_asked_of_them(monkeypatch):
     assert client.other_clusters() == []
     monkeypatch.setenv("SLURM_CLUSTERS", "gpus")
     with pytest.raises(RuntimeError, match=r"SLURM_CLUSTERS=gpus is set: .*Unset it"):
@@ -271,7 +267,7 @@ def test_other_clusters_are_refused_before_anything_is_asked_of_them(monkeypatch
     assert len(client.other_clusters()) == 1 and "SLURM_CLUSTERS" not in client._environment()
 
 
-def test_no_variable_of_ours_changes_a_command_behind_its_options(commands, monkeypatch) -> None:
+def test_no_variable_of_ours_changes_a_command_behind_its_options(commands, monkeypatch):
     """SBATCH_JOB_NAME takes the place of a script's --job-name: the job would never be found again."""
     for name in ("SBATCH_JOB_NAME", "SBATCH_PARTITION", "SQUEUE_STATES", "SACCT_FORMAT", "SCANCEL_NAME"):
         monkeypatch.setenv(name, "x")
@@ -297,7 +293,7 @@ def test_no_variable_of_ours_changes_a_command_behind_its_options(commands, monk
 # ----------------------------------------------------------------------------------------------------------- scancel
 
 
-def test_several_are_cancelled_by_one_call_and_none_by_none(commands: Any) -> None:
+def test_several_are_cancelled_by_one_call_and_none_by_none(commands):
     commands("scancel")
     slurm = SlurmCommands()
     slurm.cancel([])
@@ -313,7 +309,7 @@ def test_several_are_cancelled_by_one_call_and_none_by_none(commands: Any) -> No
         "scancel: error: Kill job error on job id 7: Job/step already completing or completed",
     ],
 )
-def test_a_job_that_is_gone_is_no_error(commands: Any, printed: str) -> None:
+def test_a_job_that_is_gone_is_no_error(commands, printed):
     commands("scancel", "", printed, 1)
     SlurmCommands().cancel(["7"])
 
@@ -327,15 +323,13 @@ def test_a_job_that_is_gone_is_no_error(commands: Any, printed: str) -> None:
         ("", 1),
     ],
 )  # fmt: skip
-def test_a_cancel_that_was_not_done_is_an_error(commands: Any, printed: str, code: int) -> None:
+def test_a_cancel_that_was_not_done_is_an_error(commands, printed, code):
     commands("scancel", "", printed, code)
     with pytest.raises(Unreachable):
         SlurmCommands().cancel(["7", "8"])
 
 
-def test_a_worker_does_not_start_where_slurm_s_commands_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_does_not_start_where_slurm_s_commands_are_not(tmp_path, monkeypatch):
     for command in ("sbatch", "squeue", "scontrol"):
         (tmp_path / command).touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))

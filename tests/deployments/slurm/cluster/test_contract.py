@@ -1,7 +1,5 @@
 """The fake SLURM keeps the contract that the real one keeps, and the fake stage writes what the real one writes."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -51,9 +49,7 @@ class TestFakeSlurm(Contract):
 
 
 @pytest.mark.parametrize("end_state", [state for state in END_STATES if state != "held"])
-def test_the_fake_stage_leaves_what_a_real_attempt_leaves(
-    end_state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fake_stage_leaves_what_a_real_attempt_leaves(end_state, tmp_path, monkeypatch):
     fake, real = tmp_path / "fake", tmp_path / "real"
     diagnosis = {"level": "error", "category": "crash", "summary": "s", "detail": "", "resolution": "r"}
     stage = FakeStage(fake, "7", "job.1", Clock())

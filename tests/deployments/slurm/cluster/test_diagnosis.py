@@ -1,7 +1,5 @@
 """What SLURM's states and reasons mean to a person: an entry for each, and what to do or that nothing is."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -22,7 +20,7 @@ SLURMS_OTHER_STATES = {
 """squeue(1), JOB STATE CODES, of all versions."""
 
 
-def test_exactly_slurms_end_states_end_a_job() -> None:
+def test_exactly_slurms_end_states_end_a_job():
     assert set(diagnosis.ENDS) == SLURMS_ENDS
     assert not (diagnosis.QUEUED | diagnosis.STARTED) & SLURMS_ENDS
     assert SLURMS_OTHER_STATES >= diagnosis.QUEUED | diagnosis.STARTED
@@ -31,7 +29,7 @@ def test_exactly_slurms_end_states_end_a_job() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(SLURMS_ENDS))
-def test_every_end_comes_with_what_to_do(state: str) -> None:
+def test_every_end_comes_with_what_to_do(state):
     found = diagnosis.of_end(Job("7", "job", state, node="n3"))
     assert found.level in ("info", "warning", "error") and found.category and found.summary
     assert "job 7 on n3" in found.detail and state in found.detail
@@ -50,7 +48,7 @@ def test_every_end_comes_with_what_to_do(state: str) -> None:
         (Job("7", "j", "CANCELLED"), "cancelled", ["job 7, CANCELLED", "Retry the run"]),
     ],
 )
-def test_a_failure_is_known_by_exit_code_and_signal(job: Job, category: str, words: list[str]) -> None:
+def test_a_failure_is_known_by_exit_code_and_signal(job, category, words):
     found = diagnosis.of_end(job)
     assert found.category == category
     for word in words:
@@ -58,27 +56,27 @@ def test_a_failure_is_known_by_exit_code_and_signal(job: Job, category: str, wor
     assert "NonZeroExitCode" not in found.text
 
 
-def test_a_diagnosis_is_what_an_attempts_record_holds() -> None:
+def test_a_diagnosis_is_what_an_attempts_record_holds():
     found = diagnosis.of_end(Job("7", "j", "TIMEOUT"))
     assert Diagnosis.read(found.as_dict()) == found
     assert set(found.as_dict()) == {"level", "category", "summary", "detail", "resolution"}
 
 
 @pytest.mark.parametrize("reason", sorted(diagnosis.REASONS))
-def test_every_pending_reason_is_in_plain_english_with_slurms_own_beside_them(reason: str) -> None:
+def test_every_pending_reason_is_in_plain_english_with_slurms_own_beside_them(reason):
     text = diagnosis.waiting(reason).text
     words, advice = diagnosis.REASONS[reason]
     assert text.startswith(f"queued: {words} ({reason})") and text.endswith(advice.text)
     assert re.fullmatch(r"[a-z][^.]*", words), "one clause"
 
 
-def test_what_never_starts_by_itself_says_so() -> None:
+def test_what_never_starts_by_itself_says_so():
     never = [reason for reason in diagnosis.REASONS if "not start by itself" in diagnosis.waiting(reason).text]
     assert {"BadConstraints", "PartitionTimeLimit", "InvalidQOS", "DependencyNeverSatisfied"} <= set(never)
     assert not {"Priority", "Resources", "Dependency", "QOSMaxJobsPerUserLimit"} & set(never)
 
 
-def test_reasons_with_additions_and_unknown_ones_are_kept() -> None:
+def test_reasons_with_additions_and_unknown_ones_are_kept():
     text = diagnosis.waiting("ReqNodeNotAvail,_UnavailableNodes:n2").text
     assert "down, drained or reserved (ReqNodeNotAvail,_UnavailableNodes:n2)" in text
     assert diagnosis.waiting("SomethingNew").text == "queued (SomethingNew)"
@@ -106,7 +104,7 @@ def test_reasons_with_additions_and_unknown_ones_are_kept() -> None:
         ("SomethingNew", "queued (SomethingNew)", False),
     ],
 )
-def test_a_reason_is_in_plain_english_and_whether_somebody_must_act(reason: str, text: str, person: bool) -> None:
+def test_a_reason_is_in_plain_english_and_whether_somebody_must_act(reason, text, person):
     waiting = diagnosis.waiting(reason)
     assert text in waiting.text and reason in waiting.text
     assert waiting.needs_person is person

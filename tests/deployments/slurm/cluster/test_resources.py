@@ -1,7 +1,5 @@
 """What a job may ask for: words as sbatch takes them, and options that replace none of ours."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic import ValidationError
 
@@ -15,7 +13,7 @@ def refused(**facts: object) -> str:
 
 
 @pytest.mark.parametrize("option", sorted(OURS))
-def test_an_extra_option_replaces_none_of_ours(option: str) -> None:
+def test_an_extra_option_replaces_none_of_ours(option):
     assert f"--{option} is set by Ratchet" in refused(extra_sbatch_lines=[f"--{option}=1"])
     assert "is set by Ratchet" in refused(extra_sbatch_lines=[f"--{option}"])
 
@@ -23,7 +21,7 @@ def test_an_extra_option_replaces_none_of_ours(option: str) -> None:
 @pytest.mark.parametrize(
     "abbreviation", ["--part=x", "--p=x", "--job=x", "--outp=x", "--sig=B:TERM", "--req", "--arr=1-9"]
 )
-def test_sbatch_takes_any_unique_beginning_so_those_are_refused_too(abbreviation: str) -> None:
+def test_sbatch_takes_any_unique_beginning_so_those_are_refused_too(abbreviation):
     assert "is set by Ratchet" in refused(extra_sbatch_lines=[abbreviation])
 
 
@@ -48,14 +46,14 @@ def test_sbatch_takes_any_unique_beginning_so_those_are_refused_too(abbreviation
         "--mem_bind=local",
     ],
 )
-def test_an_extra_line_is_one_long_option(line: str) -> None:
+def test_an_extra_line_is_one_long_option(line):
     assert refused(extra_sbatch_lines=[line])
 
 
 @pytest.mark.parametrize(
     "line", ["--mem-bind=local", "--exclusive", "--nodelist=n1", "--comment='two words'", "--licenses=a:1,b:2"]
 )
-def test_other_options_are_kept_as_they_were_written_however_often_they_are_read(line: str) -> None:
+def test_other_options_are_kept_as_they_were_written_however_often_they_are_read(line):
     once = Resources.model_validate({"extra_sbatch_lines": [line]})
     again = Resources.model_validate(once.model_dump())
     assert once.extra_sbatch_lines == again.extra_sbatch_lines == [line]
@@ -63,16 +61,16 @@ def test_other_options_are_kept_as_they_were_written_however_often_they_are_read
 
 @pytest.mark.parametrize("field", ["partition", "account", "qos", "gpu_model", "constraint", "reservation"])
 @pytest.mark.parametrize("value", ["a b", "a\nb", 'a"b', "a'b", "$(x)", "a;b", "a`b`", "a\\b", "a#b", "é"])
-def test_a_word_is_one_word(field: str, value: str) -> None:
+def test_a_word_is_one_word(field, value):
     assert field in refused(**{field: value}) and "one word" in refused(**{field: value})
 
 
 @pytest.mark.parametrize("value", ["", "gpu", "gpu,long", "a100&nvlink", "[rack1|rack2]*2", "node-[1-4]", "user@site"])
-def test_words_as_sbatch_takes_them_pass(value: str) -> None:
+def test_words_as_sbatch_takes_them_pass(value):
     assert Resources(constraint=value, partition=value, exclude=[value]).constraint == value
 
 
-def test_numbers_have_their_limits() -> None:
+def test_numbers_have_their_limits():
     for field, value in {
         "time_limit_minutes": 0,
         "cpus": 0,
@@ -85,16 +83,16 @@ def test_numbers_have_their_limits() -> None:
 
 
 @pytest.mark.parametrize("name", ["A B", "A=1", "1A", "A,B", "", "A;touch x"])
-def test_passed_environment_is_names(name: str) -> None:
+def test_passed_environment_is_names(name):
     assert "pass_environment" in refused(pass_environment=[name])
 
 
-def test_setup_lines_are_lines() -> None:
+def test_setup_lines_are_lines():
     assert Resources(setup_lines=["module load cuda; export A='$B'"]).setup_lines
     for line in ("a\nb", "a\0b", "a\rb"):
         assert "one line" in refused(setup_lines=[line])
 
 
-def test_every_field_has_a_title_and_a_description_for_the_form() -> None:
+def test_every_field_has_a_title_and_a_description_for_the_form():
     for name, field in Resources.model_fields.items():
         assert field.title and field.description, name

@@ -1,7 +1,5 @@
 """The site file: one file a cluster, and an error that names what is wrong where."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -27,7 +25,7 @@ def problem(folder: Path, text: str) -> str:
     return str(error.value)
 
 
-def test_the_example_is_valid_and_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_is_valid_and_is_found_by_its_name(monkeypatch):
     monkeypatch.setenv("USER", "anna")
     site = read_site("example")
     assert site.root == "/scratch/anna/ratchet"
@@ -36,12 +34,12 @@ def test_the_example_is_valid_and_is_found_by_its_name(monkeypatch: pytest.Monke
     assert read_site() == site == read_site(str(SITES / "example.yaml"))
 
 
-def test_only_what_is_set_overrides(tmp_path: Path) -> None:
+def test_only_what_is_set_overrides(tmp_path):
     site = read_site(written(tmp_path, "root: /runs\nresources: {cpus: 2, exclude: []}\nstages: {train: {gpus: 1}}\n"))
     assert site.resources == {"cpus": 2, "exclude": []} and site.stages == {"train": {"gpus": 1}}
 
 
-def test_a_site_that_is_missing_is_named_with_those_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_that_is_missing_is_named_with_those_that_are_there(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(BadInput, match=r"no site file .*nowhere\.yaml: copy .*example\.yaml.*RATCHET_SITE.*example"):
         read_site("nowhere")
@@ -76,13 +74,13 @@ def test_a_site_that_is_missing_is_named_with_those_that_are_there(monkeypatch: 
         ("root: [", ["cannot be read as YAML"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_where(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_what_is_wrong_is_named_where(tmp_path, text, words):
     message = problem(tmp_path, text)
     for word in words:
         assert word in message, message
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "folder.yaml").mkdir()
     for name in ("bytes.yaml", "folder.yaml"):
@@ -90,14 +88,14 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
             read_site(str(tmp_path / name))
 
 
-def test_home_and_environment_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_and_environment_are_filled_in(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/home/anna")
     monkeypatch.setenv("PLACE", "/scratch")
     site = read_site(written(tmp_path, "root: $PLACE/runs\nresults: ~/results\n"))
     assert (site.root, site.results) == ("/scratch/runs", "/home/anna/results")
 
 
-def test_every_resource_can_be_overridden_within_its_own_limits() -> None:
+def test_every_resource_can_be_overridden_within_its_own_limits():
     assert set(Overrides.model_fields) == set(Resources.model_fields)
     assert overrides({"here": {}}, "") == overrides({"here": {"cpus": None}}, "") == {"here": {}}
     wrong = {"cpus": 0, "memory_gb": -1, "gpus": -1, "lead_seconds": -1, "gpu_model": "a b"}
@@ -107,33 +105,33 @@ def test_every_resource_can_be_overridden_within_its_own_limits() -> None:
 
 
 @pytest.mark.parametrize("none", ["0", "null"])
-def test_a_site_that_does_not_count_memory_asks_for_none(tmp_path: Path, none: str) -> None:
+def test_a_site_that_does_not_count_memory_asks_for_none(tmp_path, none):
     """An empty key leaves what prefect.yaml asks for: 77 GB for a training."""
     assert read_site(written(tmp_path, f"root: /runs\nresources: {{memory_gb: {none}}}\n")).resources == {
         "memory_gb": 0
     }
 
 
-def test_all_resources_that_are_wrong_are_named_at_once(tmp_path: Path) -> None:
+def test_all_resources_that_are_wrong_are_named_at_once(tmp_path):
     text = problem(tmp_path, "root: /runs\nresources: {cpu: 1}\nstages: {train: {gpus: -1}, base: {memory: 1}}")
     assert [word in text for word in ("resources: cpu", "stages.train: gpus", "stages.base: memory")] == [True] * 3
 
 
-def test_the_example_says_every_field_that_a_cluster_must_set() -> None:
+def test_the_example_says_every_field_that_a_cluster_must_set():
     values = yaml.safe_load((SITES / "example.yaml").read_text())
     required = {name for name, field in Site.model_fields.items() if field.is_required()}
     assert required <= set(values)
     assert all(field.description for name, field in Site.model_fields.items())
 
 
-def test_the_example_names_every_key() -> None:
+def test_the_example_names_every_key():
     """Nobody should have to search for them in the source."""
     text = (SITES / "example.yaml").read_text()
     keys = {*Site.model_fields, *Resources.model_fields} - {"strict_lead"}  # of tests only
     assert not [key for key in keys if not re.search(rf"\b{key}:", text)]
 
 
-def test_an_empty_key_is_one_that_is_left_out(tmp_path: Path) -> None:
+def test_an_empty_key_is_one_that_is_left_out(tmp_path):
     """As in a copy of the example where somebody took only the # away."""
     text = "root: /shared\nresources:\n  account:\n  cpus: 2\nstages:\n  train: {qos: }\n"
     site = read_site(written(tmp_path, text))

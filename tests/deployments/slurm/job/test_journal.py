@@ -1,7 +1,5 @@
 """The journal: what was written is what is read, in order, and what cannot be read is not taken for nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +19,7 @@ def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "jobs")
 
 
-def test_what_was_written_is_read(journal: Journal) -> None:
+def test_what_was_written_is_read(journal):
     assert journal.all() == [] and journal.next_number() == 1
     journal.write(ENTRY)
     assert journal.all() == [ENTRY] and ENTRY.live
@@ -32,7 +30,7 @@ def test_what_was_written_is_read(journal: Journal) -> None:
     assert journal.all() == Journal(journal.folder).all() == [ended]
 
 
-def test_entries_come_in_the_order_of_their_numbers_beyond_four_digits(journal: Journal) -> None:
+def test_entries_come_in_the_order_of_their_numbers_beyond_four_digits(journal):
     for number in (10000, 2, 9999, 1):
         journal.write(replace(ENTRY, number=number, flow_run=f"run{number % 2}"))
     assert [entry.number for entry in journal.all()] == [1, 2, 9999, 10000]
@@ -41,7 +39,7 @@ def test_entries_come_in_the_order_of_their_numbers_beyond_four_digits(journal: 
 
 
 @pytest.mark.parametrize("left", ["0007.sbatch", "0007.log", "0007.json", "0007.stop"])
-def test_a_number_of_which_anything_is_left_is_not_given_again(journal: Journal, left: str) -> None:
+def test_a_number_of_which_anything_is_left_is_not_given_again(journal, left):
     journal.write(ENTRY)
     (journal.folder / left).write_text("{")
     (journal.folder / ".tmp-0009.json-1-2").write_text("half")
@@ -50,13 +48,13 @@ def test_a_number_of_which_anything_is_left_is_not_given_again(journal: Journal,
 
 
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", '{"number": 2}', '{"end": null, "colour": "blue"}'])
-def test_an_entry_that_cannot_be_understood_is_passed_over(journal: Journal, text: str) -> None:
+def test_an_entry_that_cannot_be_understood_is_passed_over(journal, text):
     journal.write(ENTRY)
     (journal.folder / "0002.json").write_text(text)
     assert journal.all() == [ENTRY]
 
 
-def test_an_entry_of_an_earlier_version_is_read(journal: Journal) -> None:
+def test_an_entry_of_an_earlier_version_is_read(journal):
     journal.folder.mkdir()
     text = '{"number": 1, "name": "a.1", "flow_run": "r", "submitted_at": 1, "automatic": true, "memory_gb": 4'
     (journal.folder / "0001.json").write_text(text + ', "end": null}')
@@ -64,7 +62,7 @@ def test_an_entry_of_an_earlier_version_is_read(journal: Journal) -> None:
     assert (entry.name, entry.live, entry.state_id, entry.cancelled) == ("a.1", True, "", False)
 
 
-def test_a_disk_that_does_not_answer_is_no_empty_journal(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_does_not_answer_is_no_empty_journal(journal, monkeypatch):
     journal.write(ENTRY)
 
     def away(path: Path, *_: object) -> bytes:
@@ -75,9 +73,7 @@ def test_a_disk_that_does_not_answer_is_no_empty_journal(journal: Journal, monke
         journal.all()
 
 
-def test_the_one_who_writes_knows_what_it_wrote_and_reads_again_what_it_could_not_write(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_one_who_writes_knows_what_it_wrote_and_reads_again_what_it_could_not_write(journal, monkeypatch):
     assert journal.of("flow-run") == []
     journal.write(ENTRY)
     with monkeypatch.context() as patched:
@@ -97,7 +93,7 @@ def test_the_one_who_writes_knows_what_it_wrote_and_reads_again_what_it_could_no
     assert journal.of("flow-run")[0].job_id == "7", "it stands on the disk all the same"
 
 
-def test_an_entry_that_ended_is_read_once_and_a_live_one_each_time(journal: Journal) -> None:
+def test_an_entry_that_ended_is_read_once_and_a_live_one_each_time(journal):
     journal.write(replace(ENTRY, end=END))
     journal.write(replace(ENTRY, number=2))
     assert len(journal.all()) == 2
@@ -118,7 +114,7 @@ OLD = """{"number": 2, "name": "mono-s42-train-monotonic.3fa9c1.2", "flow_run": 
 
 
 @pytest.mark.parametrize(("written", "read"), [("crash", "crash"), ("check_failed", "other"), ("newer", "other")])
-def test_an_end_of_an_earlier_version_is_read_whatever_its_category(journal: Journal, written: str, read: str) -> None:
+def test_an_end_of_an_earlier_version_is_read_whatever_its_category(journal, written, read):
     journal.folder.mkdir()
     (journal.folder / "0002.json").write_text(OLD % written)
     (entry,) = journal.all()

@@ -1,7 +1,5 @@
 """Who asked for a flow run's next job, as a real Prefect server keeps it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -37,7 +35,7 @@ def new_run(client: SyncPrefectClient) -> UUID:
     return client.create_flow_run_from_deployment(deployment, state=first).id
 
 
-def test_the_server_keeps_who_asked_through_all_that_comes_between(client: SyncPrefectClient, new_run: UUID) -> None:
+def test_the_server_keeps_who_asked_through_all_that_comes_between(client, new_run):
     runs = PrefectRuns("pool", "root", lambda run: Path(), client)
 
     def automatic() -> bool:
@@ -69,9 +67,7 @@ def test_the_server_keeps_who_asked_through_all_that_comes_between(client: SyncP
     assert automatic()
 
 
-def test_a_stage_that_goes_on_is_due_before_one_that_was_started_after_it(
-    client: SyncPrefectClient, new_run: UUID
-) -> None:
+def test_a_stage_that_goes_on_is_due_before_one_that_was_started_after_it(client, new_run):
     """With 8 places and 300 trainings, one that met its time limit would go on after 36 rounds of the others."""
     first = client.read_flow_run(new_run)
     later = client.create_flow_run_from_deployment(first.deployment_id)
@@ -86,9 +82,7 @@ def test_a_stage_that_goes_on_is_due_before_one_that_was_started_after_it(
 
 
 @pytest.mark.parametrize("cancel", [Cancelling(), Cancelled(message="by a person")], ids=lambda state: state.name)
-def test_a_cancel_between_the_two_requests_of_a_wish_is_not_lost(
-    client: SyncPrefectClient, new_run: UUID, cancel: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancel_between_the_two_requests_of_a_wish_is_not_lost(client, new_run, cancel, monkeypatch):
     runs = PrefectRuns("pool", "root", lambda run: Path(), client)
     read = client.read_flow_run
 
@@ -108,10 +102,10 @@ def test_a_cancel_between_the_two_requests_of_a_wish_is_not_lost(
 
 
 @pytest.mark.parametrize("origin", ["automatic", "put off", "person"])
-def test_what_is_written_is_read(origin: Origin) -> None:
+def test_what_is_written_is_read(origin):
     assert origin_of(Scheduled(state_details=marked(origin))) == origin
 
 
-def test_a_state_without_a_mark_is_a_persons_and_no_state_is_nobodys() -> None:
+def test_a_state_without_a_mark_is_a_persons_and_no_state_is_nobodys():
     assert origin_of(Scheduled(message="started by a person")) == "person"
     assert not asked_automatically([]) and not asked_automatically([Pending(state_details=marked("automatic"))])

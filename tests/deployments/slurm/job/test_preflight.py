@@ -4,8 +4,6 @@
 tests/slurm/test_refusals.py asks. The forms of later versions are put together from pages that show them.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -177,24 +175,22 @@ def real(says: Exception | str = "", **of_big: str) -> Cluster:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_slurm_refuses_is_told_with_its_words_the_keys_that_are_meant_and_what_to_do(
-    given: dict[str, Any], says: str, message: str
-) -> None:
+def test_what_slurm_refuses_is_told_with_its_words_the_keys_that_are_meant_and_what_to_do(given, says, message):
     (text,) = problems(asking(**given), real(says))
     assert re.fullmatch(message, text), text
     assert not notes(asking(**given), real(says))
 
 
-def test_a_job_that_slurm_takes_is_no_problem_whatever_is_seen_of_nodes() -> None:
+def test_a_job_that_slurm_takes_is_no_problem_whatever_is_seen_of_nodes():
     assert not problems(asking(memory_gb=10**6, cpus=10**6, gpus=9, gpu_model="x", constraint="nope"), real())
 
 
 @pytest.mark.parametrize("says", [NotNow("QOSMaxSubmitJobPerUserLimit"), Unreachable("Socket timed out")])
-def test_a_job_that_slurm_takes_later_or_says_nothing_of_is_no_problem(says: Exception) -> None:
+def test_a_job_that_slurm_takes_later_or_says_nothing_of_is_no_problem(says):
     assert not problems(asking(), real(says))
 
 
-def test_a_job_whose_nodes_are_all_down_now_is_noted_and_not_refused() -> None:
+def test_a_job_whose_nodes_are_all_down_now_is_noted_and_not_refused():
     """`sbatch --test-only` refuses it in the words in which it refuses what no node has; `sbatch` queues it."""
     for state in ("down", "down*", "drained", "draining", "inval", "fail", "unknown*", "idle*", "maint"):
         here = one({"StateLong": state}, says=NO_NODE)
@@ -209,7 +205,7 @@ def test_a_job_whose_nodes_are_all_down_now_is_noted_and_not_refused() -> None:
     )
 
 
-def test_with_an_unknown_partition_all_else_that_is_wrong_is_told_too() -> None:
+def test_with_an_unknown_partition_all_else_that_is_wrong_is_told_too():
     """It came after the first correction."""
 
     def refuses(script: str) -> None:
@@ -226,9 +222,7 @@ def test_with_an_unknown_partition_all_else_that_is_wrong_is_told_too() -> None:
     ("exclude", "told"),
     [(["n1", "n2"], True), (["n[1-2]"], True), (["n[01-09]"], True), (["n[1,3]"], False), (["n1", "n22"], False)],
 )
-def test_that_all_nodes_are_excluded_is_told_at_the_start_where_a_down_node_would_fit(
-    exclude: list[str], told: bool
-) -> None:
+def test_that_all_nodes_are_excluded_is_told_at_the_start_where_a_down_node_would_fit(exclude, told):
     nodes = [node(name, "gpu*", StateLong=state) for name, state in (("n1", "idle"), ("n2", "down"))]
     here = cluster([partition("gpu", Default="YES")], nodes, NO_NODE)
     found = problems(asking(exclude=exclude), here)
@@ -236,13 +230,13 @@ def test_that_all_nodes_are_excluded_is_told_at_the_start_where_a_down_node_woul
     assert bool(notes(asking(exclude=exclude), here)) != told
 
 
-def test_where_slurm_counts_no_memory_none_is_to_be_asked_for() -> None:
+def test_where_slurm_counts_no_memory_none_is_to_be_asked_for():
     """RealMemory is 1 where slurm.conf does not name it: every job that asks for memory is refused."""
     (told,) = problems(asking(memory_gb=32), one({"Memory": "1"}, says=NO_NODE))
     assert re.fullmatch(r"memory_gb 32.0: .*RealMemory 1.*: set memory_gb to 0, .*", told), told
 
 
-def test_each_kind_of_job_is_asked_for_once() -> None:
+def test_each_kind_of_job_is_asked_for_once():
     slurm = Slurm([partition("gpu", Default="YES")], [], NO_NODE)
     here = read_cluster(slurm.run, slurm.would_take)
     for cpus in (1, 2, 1):
@@ -251,7 +245,7 @@ def test_each_kind_of_job_is_asked_for_once() -> None:
     assert len(slurm.asked) == 2 and "#SBATCH --cpus-per-task=2\n" in slurm.asked[1] + "\n"
 
 
-def test_of_many_partitions_a_dozen_are_named() -> None:
+def test_of_many_partitions_a_dozen_are_named():
     names = [f"p{i:02}" for i in range(20)]
     (problem,) = problems(asking(partition="p77"), cluster([*map(partition, names)], [], "Invalid partition name"))
     assert len(re.findall(r"\bp\d\d\b", problem)) == 14 and problem.endswith(" and 8 more")
@@ -273,7 +267,7 @@ def test_of_many_partitions_a_dozen_are_named() -> None:
         ("", ""),
     ],
 )
-def test_gres_in_all_its_forms(gres: str, gpus: str) -> None:
+def test_gres_in_all_its_forms(gres, gpus):
     (text,) = problems(asking(cpus=99), one({"Gres": gres}, says=NO_NODE))
     assert f"n1 has {', '.join(filter(None, ['8 CPUs, 15.62 GB', gpus]))}: ask for less" in text
 
@@ -307,23 +301,23 @@ def test_gres_in_all_its_forms(gres: str, gpus: str) -> None:
     ],
     ids=str,
 )
-def test_what_slurm_would_let_wait_for_ever_is_told(given: dict[str, Any], message: str) -> None:
+def test_what_slurm_would_let_wait_for_ever_is_told(given, message):
     (text,) = problems(asking(**given), real())
     assert re.fullmatch(message, text), text
 
 
-def test_a_partition_of_several_that_takes_the_job_is_enough() -> None:
+def test_a_partition_of_several_that_takes_the_job_is_enough():
     assert not problems(asking(partition="percpu,cpu", time_limit_minutes=120), real())
     assert not problems(asking(partition="dwn,cpu"), real())
 
 
-def test_a_person_learns_of_a_partition_that_starts_no_jobs_and_what_was_started_waits_for_it() -> None:
+def test_a_person_learns_of_a_partition_that_starts_no_jobs_and_what_was_started_waits_for_it():
     for name in ("dwn", "drn"):
         assert problems(asking(partition=name), real())
         assert not problems(asking(partition=name), real(NotNow("inactive or drain")), may_wait=True)
 
 
-def test_the_third_of_the_time_limit_is_the_limit_of_the_lead_unless_it_is_allowed() -> None:
+def test_the_third_of_the_time_limit_is_the_limit_of_the_lead_unless_it_is_allowed():
     assert not problems(asking(time_limit_minutes=2, lead_seconds=40.0), real())
     assert problems(asking(time_limit_minutes=2, lead_seconds=40.5), real())
     assert not problems(asking(time_limit_minutes=2, lead_seconds=40.5), real(), strict_lead=False)
@@ -334,7 +328,7 @@ def test_the_third_of_the_time_limit_is_the_limit_of_the_lead_unless_it_is_allow
     ("text", "minutes"),
     [("1-12:30:00", 2190), ("06:00:00", 360), ("00:02:30", 2), ("UNLIMITED", None), ("NONE", None), ("", None)],
 )
-def test_the_longest_time_in_all_its_forms(text: str, minutes: int | None, form: str) -> None:
+def test_the_longest_time_in_all_its_forms(text, minutes, form):
     here = one(form=form, MaxTime=text)
     assert not problems(asking(time_limit_minutes=minutes or 10**6), here)
     if minutes is not None:
@@ -343,7 +337,7 @@ def test_the_longest_time_in_all_its_forms(text: str, minutes: int | None, form:
         assert not problems(asking(time_limit_minutes=minutes + 1, qos="long"), here), "a QOS may lift the limit"
 
 
-def test_accounts_and_qos_are_compared_as_slurm_keeps_them_and_one_allowed_qos_of_several_is_enough() -> None:
+def test_accounts_and_qos_are_compared_as_slurm_keeps_them_and_one_allowed_qos_of_several_is_enough():
     here = one(AllowAccounts="physics,chem", AllowQos="normal,long")
     assert not problems(asking(account="Physics", qos="LONG"), here)
     assert not problems(asking(account="chem", qos="scav,long"), here)
@@ -357,7 +351,7 @@ def test_accounts_and_qos_are_compared_as_slurm_keeps_them_and_one_allowed_qos_o
 
 
 @pytest.mark.parametrize("word", re.findall(r"(\w+)=", PARTITION_22.split("TRES=")[0]))
-def test_a_partition_without_one_of_its_words_refuses_nothing_that_it_did_not_refuse_before(word: str) -> None:
+def test_a_partition_without_one_of_its_words_refuses_nothing_that_it_did_not_refuse_before(word):
     fits = asking(partition="gpu", account="chem", qos="long")
     limits = {"MaxTime": "02:00:00", "AllowAccounts": "chem", "AllowQos": "long"}
     for text in ("", "?"):
@@ -375,7 +369,7 @@ def test_a_partition_without_one_of_its_words_refuses_nothing_that_it_did_not_re
     ],
     ids=str,
 )
-def test_a_command_that_fails_or_babbles_makes_no_problem(dead: str, failure: Any) -> None:
+def test_a_command_that_fails_or_babbles_makes_no_problem(dead, failure):
     slurm = Slurm([partition("gpu", Default="YES")], [node("n1", "gpu*")], NO_NODE)
 
     def run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -389,9 +383,7 @@ def test_a_command_that_fails_or_babbles_makes_no_problem(dead: str, failure: An
     assert problems(asking(cpus=99, account="nobody"), here) == notes(asking(), here) == []
 
 
-def test_the_cluster_is_asked_twice_whatever_the_person_has_set(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_cluster_is_asked_twice_whatever_the_person_has_set(monkeypatch, tmp_path):
     for command in ("scontrol", "sinfo", "sbatch"):
         (tmp_path / command).write_text(f'#!/bin/sh\necho "{command} $* $(env)" >> {tmp_path}/asked\n')
         (tmp_path / command).chmod(0o755)
@@ -407,7 +399,7 @@ def test_the_cluster_is_asked_twice_whatever_the_person_has_set(
     assert asked.count("SLURM_CONF=/etc/here.conf") == asked.count("LC_ALL=C\n") == 3
 
 
-def test_many_nodes_on_one_host_are_one_host_and_so_are_many_names_of_one_address() -> None:
+def test_many_nodes_on_one_host_are_one_host_and_so_are_many_names_of_one_address():
     def hosts(*pairs: tuple[str, str]) -> bool:
         nodes = [node(f"n{i}", "gpu", NodeHost=host, NodeAddr=address) for i, (host, address) in enumerate(pairs)]
         return cluster([partition("gpu")], nodes).several_hosts
@@ -438,7 +430,7 @@ def mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
 
 
 @pytest.mark.parametrize("below", ["", "study/train-baseline/abc"])
-def test_a_folder_that_can_be_made_and_written_is_no_problem_and_stays_as_it_was(tmp_path: Path, below: str) -> None:
+def test_a_folder_that_can_be_made_and_written_is_no_problem_and_stays_as_it_was(tmp_path, below):
     root = tmp_path / "root"
     root.mkdir()
     (root / "kept").write_text("kept")
@@ -448,9 +440,7 @@ def test_a_folder_that_can_be_made_and_written_is_no_problem_and_stays_as_it_was
 
 
 @pytest.mark.parametrize("failing", ["fsync", "mkdir"])
-def test_what_the_disk_refuses_is_a_problem_and_nothing_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
+def test_what_the_disk_refuses_is_a_problem_and_nothing_stays(tmp_path, monkeypatch, failing):
     def refuse(*_: Any) -> None:
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
@@ -478,14 +468,14 @@ def somebody_else() -> Iterator[None]:
         yield
 
 
-def test_a_folder_of_somebody_else_is_a_problem(tmp_path: Path, somebody_else: None) -> None:
+def test_a_folder_of_somebody_else_is_a_problem(tmp_path, somebody_else):
     (problem,) = folder_problems(Path("/etc/ratchet/run"))
     assert re.fullmatch(r"root: /etc/ratchet/run cannot be made in /etc \(Permission denied\): .*", problem)
     (problem,) = folder_problems(Path("/etc"))
     assert "/etc cannot be written (Permission denied)" in problem
 
 
-def test_a_file_or_a_dead_link_in_the_way_is_a_problem(tmp_path: Path) -> None:
+def test_a_file_or_a_dead_link_in_the_way_is_a_problem(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     for name in ("file", "link"):
@@ -496,16 +486,14 @@ def test_a_file_or_a_dead_link_in_the_way_is_a_problem(tmp_path: Path) -> None:
     assert folder_problems(tmp_path / "link" / "run") == []
 
 
-def test_a_relative_folder_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_folder_is_named_in_full(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("runs").write_text("")
     (problem,) = folder_problems(Path("runs/study"))
     assert f"{tmp_path}/runs/study" in problem
 
 
-def test_a_disk_with_too_little_room_is_a_problem_with_both_figures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_with_too_little_room_is_a_problem_with_both_figures(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=3 << 30))
     assert folder_problems(tmp_path / "run", 3 << 30) == []
@@ -513,7 +501,7 @@ def test_a_disk_with_too_little_room_is_a_problem_with_both_figures(
     assert problem.startswith("root: ") and "3.25 GiB" in problem and "3.00 GiB are free" in problem
 
 
-def test_a_disk_that_does_not_report_its_room_is_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_does_not_report_its_room_is_no_problem(tmp_path, monkeypatch):
     def refuse(_: Any) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
@@ -537,9 +525,7 @@ def test_a_disk_that_does_not_report_its_room_is_no_problem(tmp_path: Path, monk
         ("", ""),
     ],
 )
-def test_a_folder_that_other_hosts_do_not_have_is_a_problem_when_there_are_other_hosts(
-    mounted: Callable[[str], None], mounts: str, reason: str
-) -> None:
+def test_a_folder_that_other_hosts_do_not_have_is_a_problem_when_there_are_other_hosts(mounted, mounts, reason):
     folder = Path("/tmp/ratchet-preflight-of-a-test")  # need not exist
     mounted(mounts)
     assert folder_problems(folder) == []
@@ -548,16 +534,14 @@ def test_a_folder_that_other_hosts_do_not_have_is_a_problem_when_there_are_other
     assert not folder.exists()
 
 
-def test_a_mounts_name_may_hold_blanks(tmp_path: Path, mounted: Callable[[str], None]) -> None:
+def test_a_mounts_name_may_hold_blanks(tmp_path, mounted):
     folder = tmp_path / "a b"
     folder.mkdir()
     mounted(f"server:/x / nfs4 rw 0 0\ntmpfs {str(folder).replace(' ', chr(92) + '040')} tmpfs rw 0 0\n")
     assert folder_problems(folder, several_hosts=True) and not folder_problems(tmp_path, several_hosts=True)
 
 
-def test_the_temporary_folder_is_the_nodes_own_unless_it_is_on_a_shared_disk(
-    tmp_path: Path, mounted: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_temporary_folder_is_the_nodes_own_unless_it_is_on_a_shared_disk(tmp_path, mounted, monkeypatch):
     monkeypatch.setattr(preflight, "NODE_LOCAL", ("/local", "$TMPDIR"))
     for kind, is_local in (("xfs", True), ("lustre", False)):
         mounted(f"x / {kind} rw 0 0\n")
@@ -571,13 +555,13 @@ def test_the_temporary_folder_is_the_nodes_own_unless_it_is_on_a_shared_disk(
             assert not folder_problems(tmp_path / "mine" / "runs", several_hosts=True)
 
 
-def test_a_link_to_a_nodes_own_disk_is_followed(tmp_path: Path, mounted: Callable[[str], None]) -> None:
+def test_a_link_to_a_nodes_own_disk_is_followed(tmp_path, mounted):
     mounted("server:/ / nfs4 rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\n")
     (tmp_path / "scratch").symlink_to("/dev/shm")
     assert "in this machine's memory" in folder_problems(tmp_path / "scratch" / "new", several_hosts=True)[0]
 
 
-def test_without_a_list_of_mounts_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_list_of_mounts_nothing_is_known(tmp_path, monkeypatch):
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "none"))
     assert folder_problems(tmp_path, several_hosts=True) == []
 
@@ -585,9 +569,7 @@ def test_without_a_list_of_mounts_nothing_is_known(tmp_path: Path, monkeypatch: 
 # ------------------------------------------------------------------------------------------------- all together
 
 
-def test_require_says_everything_in_one_message_and_names_the_stage(
-    tmp_path: Path, mounted: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_require_says_everything_in_one_message_and_names_the_stage(tmp_path, mounted, monkeypatch):
     mounted("tmpfs / tmpfs rw 0 0\n")
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=LEAST_FREE_BYTES - 1))
@@ -602,7 +584,7 @@ def test_require_says_everything_in_one_message_and_names_the_stage(
     assert [text.count(part) for part in wanted] == [1] * len(wanted)
 
 
-def test_require_is_silent_when_all_is_well(tmp_path: Path) -> None:
+def test_require_is_silent_when_all_is_well(tmp_path):
     require(asking(), real(), tmp_path / "study" / "run", "train-baseline")
     require(asking(), Cluster({}), tmp_path, "train-baseline")
     require(asking(partition="dwn"), real(), tmp_path, "x")

@@ -1,7 +1,5 @@
 """The text of a job: byte for byte what a person would read, and run by bash as SLURM would run it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -112,11 +110,11 @@ exit $?
 HOSTILE = "a b\n$(touch expanded) `touch expanded` 'single' \"double\" \\ ; touch expanded & # $HOME *\t{x} %j é"
 
 
-def test_the_text_of_a_job_is_this() -> None:
+def test_the_text_of_a_job_is_this():
     assert sbatch_text(FULL) == GOLDEN
 
 
-def test_what_is_not_asked_for_is_not_there() -> None:
+def test_what_is_not_asked_for_is_not_there():
     text = sbatch_text(replace(FULL, resources=Resources(), after_jobs=[], automatic=False, environment={}))
     options = [line.split("=")[0] for line in text.splitlines() if line.startswith("#SBATCH")]
     names = "job-name comment time nodes ntasks cpus-per-task mem output open-mode signal export no-requeue"
@@ -124,23 +122,23 @@ def test_what_is_not_asked_for_is_not_there() -> None:
     assert "--export=NONE" in text and "failed()" not in text and "RATCHET_STARTED_BY=person" in text
 
 
-def test_gpus_of_any_model() -> None:
+def test_gpus_of_any_model():
     assert "#SBATCH --gres=gpu:3\n" in sbatch_text(replace(FULL, resources=Resources(gpus=3)))
 
 
 @pytest.mark.parametrize("value", ["two\nlines", "two\rlines", "nul\0", "two\u2028lines", "two\x0blines"])
-def test_a_name_that_would_begin_another_line_is_refused(value: str) -> None:
+def test_a_name_that_would_begin_another_line_is_refused(value):
     with pytest.raises(ValueError, match="cannot stand on an #SBATCH line"):
         sbatch_text(replace(FULL, name=value))
 
 
 @pytest.mark.parametrize("name", ["A B", "A;touch x", "1A", "", "A=B", "BASH_FUNC_x%%", "A\nB"])
-def test_a_name_of_a_variable_that_is_none_is_refused(name: str) -> None:
+def test_a_name_of_a_variable_that_is_none_is_refused(name):
     with pytest.raises(ValueError, match="cannot be a variable"):
         sbatch_text(replace(FULL, environment={name: "x"}))
 
 
-def test_a_log_is_where_it_was_said_to_be() -> None:
+def test_a_log_is_where_it_was_said_to_be():
     """sbatch puts the job's id for %j, and drops backslashes."""
     text = sbatch_text(replace(FULL, log=Path("/runs/100%j/a b.log")))
     assert '#SBATCH --output="/runs/100%%j/a b.log"\n' in text
@@ -169,13 +167,13 @@ exec /bin/bash '/runs/100%j/a b'/"$SLURM_ARRAY_TASK_ID.sbatch"
 """
 
 
-def test_the_text_of_an_array_is_this() -> None:
+def test_the_text_of_an_array_is_this():
     job = replace(FULL, resources=Resources(partition="gpu", time_limit_minutes=60, memory_gb=4), after_jobs=[])
     jobs = {seed: replace(job, comment=f"study train (seed {seed})") for seed in (1, 2, 4)}
     assert array_text("study-train.3fa9c1.1", Path("/runs/100%j/a b"), jobs, 8) == ARRAY
 
 
-def test_squeue_shows_of_each_job_study_stage_and_cell_and_a_comment_that_the_site_needs_stays(tmp_path: Path) -> None:
+def test_squeue_shows_of_each_job_study_stage_and_cell_and_a_comment_that_the_site_needs_stays(tmp_path):
     """Tasks of an array share its name: which seed 19_3 is nobody could tell."""
     plain = replace(FULL, comment="mono train (seed 3) it's", resources=Resources())
     assert '#SBATCH --comment="mono train (seed 3) it\'s; exit 75: saved, goes on"\n' in sbatch_text(plain)
@@ -193,12 +191,12 @@ def test_squeue_shows_of_each_job_study_stage_and_cell_and_a_comment_that_the_si
     assert "scontrol" not in sbatch_text(replace(FULL, comment="mono train")), "the site's own comment is kept"
 
 
-def test_a_job_that_asks_for_no_memory_has_no_mem() -> None:
+def test_a_job_that_asks_for_no_memory_has_no_mem():
     """`--mem=0` would ask for all memory of a node."""
     assert "--mem" not in sbatch_text(replace(FULL, resources=Resources(memory_gb=0)))
 
 
-def test_jobs_ask_for_the_same_whatever_they_are_called_and_do() -> None:
+def test_jobs_ask_for_the_same_whatever_they_are_called_and_do():
     other = replace(FULL, name="x", log=Path("/x"), command=["y"], environment={"Z": "1"}, stop_note=Path("/n"))
     assert asked_for(other) == asked_for(FULL)
     for facts in ({"lead_seconds": 200.0}, {"after_jobs": []}, {"resources": Resources()}):
@@ -256,12 +254,12 @@ class Played:
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 70, 75, 130])
-def test_the_job_ends_with_the_stages_exit_code(tmp_path: Path, code: int) -> None:
+def test_the_job_ends_with_the_stages_exit_code(tmp_path, code):
     ended, output = Played(tmp_path, f"exit {code}").run()
     assert ended == code and "ratchet: job 7 on" in output and "GPU none" in output
 
 
-def test_a_task_of_an_array_runs_its_own_script_and_asks_for_its_own_end(tmp_path: Path) -> None:
+def test_a_task_of_an_array_runs_its_own_script_and_asks_for_its_own_end(tmp_path):
     folder = tmp_path / "an array"
     folder.mkdir()
     played = Played(
@@ -275,11 +273,11 @@ def test_a_task_of_an_array_runs_its_own_script_and_asks_for_its_own_end(tmp_pat
     assert (tmp_path / "deadline").read_text() == "4000000000"
 
 
-def test_a_stage_that_is_killed_ends_the_job_with_the_signals_code(tmp_path: Path) -> None:
+def test_a_stage_that_is_killed_ends_the_job_with_the_signals_code(tmp_path):
     assert Played(tmp_path, "kill -9 $$").run()[0] == 128 + 9
 
 
-def test_hostile_values_reach_the_stage_as_they_are(tmp_path: Path) -> None:
+def test_hostile_values_reach_the_stage_as_they_are(tmp_path):
     place = tmp_path / HOSTILE.replace("\n", " ").replace("/", "")
     place.mkdir()
     note = place / "stop"
@@ -302,7 +300,7 @@ def test_hostile_values_reach_the_stage_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("setup_lines", [[], ["set -euo pipefail"]])
-def test_usr1_leaves_the_note_and_the_stages_code_is_kept(tmp_path: Path, setup_lines: list[str]) -> None:
+def test_usr1_leaves_the_note_and_the_stages_code_is_kept(tmp_path, setup_lines):
     body = "touch begun; while [ ! -e stop ]; do sleep 0.02; done; sleep 0.1; exit 75"
     played = Played(tmp_path, body, resources=Resources(setup_lines=setup_lines))
     process = played.start()
@@ -314,7 +312,7 @@ def test_usr1_leaves_the_note_and_the_stages_code_is_kept(tmp_path: Path, setup_
     assert (tmp_path / "stop").exists()
 
 
-def test_usr1_during_the_setup_is_not_the_end(tmp_path: Path) -> None:
+def test_usr1_during_the_setup_is_not_the_end(tmp_path):
     lines = ["touch begun; sleep 0.3"]
     played = Played(tmp_path, "[ -e stop ] && exit 75", resources=Resources(setup_lines=[f"cd {tmp_path}", *lines]))
     process = played.start()
@@ -325,9 +323,7 @@ def test_usr1_during_the_setup_is_not_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [True, False])
-def test_a_stage_hears_a_term_once_from_slurm_as_a_step_and_from_the_shell_where_there_is_no_srun(
-    tmp_path: Path, step: bool
-) -> None:
+def test_a_stage_hears_a_term_once_from_slurm_as_a_step_and_from_the_shell_where_there_is_no_srun(tmp_path, step):
     """The shell waits for the stage to save, and its code is the job's."""
     body = "trap 'echo >> heard; touch saving' TERM; touch begun; while [ ! -e saved ]; do sleep 0.02; done; exit 75"
     played = Played(tmp_path, body)
@@ -353,14 +349,14 @@ def test_a_stage_hears_a_term_once_from_slurm_as_a_step_and_from_the_shell_where
 @pytest.mark.parametrize(
     "line", ["false", "(exit 9)", "source /no/such/file", "no-such-command", 'echo "unbalanced', "module load \\"]
 )
-def test_a_setup_line_that_fails_ends_the_job_before_any_work_and_is_named(tmp_path: Path, line: str) -> None:
+def test_a_setup_line_that_fails_ends_the_job_before_any_work_and_is_named(tmp_path, line):
     played = Played(tmp_path, "touch began", resources=Resources(setup_lines=["true", line, "touch later"]))
     code, output = played.run()
     assert code == 71 and "ratchet: setup line failed (" in output and f"): {line}\n" in output
     assert not (tmp_path / "began").exists() and not (tmp_path / "later").exists()
 
 
-def test_setup_lines_change_the_shell_that_runs_the_stage(tmp_path: Path) -> None:
+def test_setup_lines_change_the_shell_that_runs_the_stage(tmp_path):
     lines = ["export FROM_SETUP='a  b'", "cd /", "unset NOT_SET; echo $NOT_SET", "shout() { echo $1; }; shout hello"]
     played = Played(tmp_path, 'printf %s "$FROM_SETUP" > got', resources=Resources(setup_lines=lines))
     code, output = played.run()
@@ -368,7 +364,7 @@ def test_setup_lines_change_the_shell_that_runs_the_stage(tmp_path: Path) -> Non
     assert (tmp_path / "got").read_text() == "a  b", "and the stage begins in its own folder all the same"
 
 
-def test_a_folder_that_is_not_there_ends_the_job_before_any_work(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_ends_the_job_before_any_work(tmp_path):
     code, output = Played(tmp_path, directory=tmp_path / "gone").run()
     assert code == 71 and "gone" in output
 
@@ -385,7 +381,7 @@ def test_a_folder_that_is_not_there_ends_the_job_before_any_work(tmp_path: Path)
         ("echo Unknown; exit 0", False),
     ],
 )
-def test_the_deadline_is_what_slurm_says_or_else_the_limit_from_now(tmp_path: Path, squeue: str, known: bool) -> None:
+def test_the_deadline_is_what_slurm_says_or_else_the_limit_from_now(tmp_path, squeue, known):
     before = time.time()
     played = Played(
         tmp_path, 'printf %s "$RATCHET_DEADLINE" > deadline', squeue, resources=Resources(time_limit_minutes=7)

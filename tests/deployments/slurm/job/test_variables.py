@@ -1,7 +1,5 @@
 """From a run's variables and parameters to what its job is called with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +37,7 @@ def planned(
     return plan_of(layers, name="a name", parameters=parameters, own_folder=own, flow_run="f", automatic=automatic)
 
 
-def test_parameters_become_options_whatever_they_hold() -> None:
+def test_parameters_become_options_whatever_they_hold():
     given = {"study_file": "/a b/$(x).yaml", "stage": "setup", "fingerprint": None}
     assert command("/my\\ env/python -m flows.stage {parameters}", given) == [
         "/my env/python",
@@ -50,9 +48,7 @@ def test_parameters_become_options_whatever_they_hold() -> None:
     ]
 
 
-def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_the_script(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_the_script(monkeypatch):
     for name in numerics.environment():
         monkeypatch.delenv(name)
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
@@ -94,21 +90,21 @@ def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_t
         ),
     ],
 )
-def test_a_secret_is_refused_before_it_stands_in_a_script(name: str) -> None:
+def test_a_secret_is_refused_before_it_stands_in_a_script(name):
     configuration = SlurmJobConfiguration(command="work", env={name: "hf_abc", "TOKENIZERS_PARALLELISM": "true"})
     with pytest.raises(BadInput, match=f"env: {name}.*pass_environment") as refused:
         planned(configuration)
     assert "hf_abc" not in str(refused.value)
 
 
-def test_a_password_in_an_address_is_refused_under_any_name() -> None:
+def test_a_password_in_an_address_is_refused_under_any_name():
     configuration = SlurmJobConfiguration(command="work", env={"PYTHONPATH": "https://me:hf_abc@host/x"})
     with pytest.raises(BadInput, match="env: PYTHONPATH") as refused:
         planned(configuration)
     assert "hf_abc" not in str(refused.value)
 
 
-def test_what_results_and_speed_depend_on_is_let_through() -> None:
+def test_what_results_and_speed_depend_on_is_let_through():
     given = {"TOKENIZERS_PARALLELISM": "true", "HF_HOME": "/shared/hf", "OMP_NUM_THREADS": "2", "PYTHONPATH": "/a:/b"}
     given |= {
         "CUDA_CACHE_PATH": "/c",
@@ -121,7 +117,7 @@ def test_what_results_and_speed_depend_on_is_let_through() -> None:
     assert plan.environment == numerics.environment() | given
 
 
-def test_the_layers_of_resources_and_which_wins() -> None:
+def test_the_layers_of_resources_and_which_wins():
     """Put together for each job, so a retry takes what was corrected since, such as the site file."""
     configuration = SlurmJobConfiguration(
         command="work", account="d", partition="d", qos="d", constraint="d", cpus=4, memory_gb=2, exclude=["d"]
@@ -138,7 +134,7 @@ def test_the_layers_of_resources_and_which_wins() -> None:
     assert (asked.cpus, asked.exclude, asked.memory_gb) == (11, ["own"], 2)
 
 
-def test_what_a_kept_study_asks_for_is_what_the_study_asks_for(tmp_path: Path) -> None:
+def test_what_a_kept_study_asks_for_is_what_the_study_asks_for(tmp_path):
     asked = {"all": {"partition": "gpu"}, "first": {"cpus": 4}}
     study = ToyConfig(ends="finished", execution=Execution(resources=asked))
     kept = tmp_path / "study.yaml"
@@ -150,13 +146,13 @@ def test_what_a_kept_study_asks_for_is_what_the_study_asks_for(tmp_path: Path) -
         kept_resources(str(kept))
 
 
-def test_resources_that_do_not_exist_are_bad_input() -> None:
+def test_resources_that_do_not_exist_are_bad_input():
     study = ToyConfig(ends="finished", execution=Execution(resources={"first": {"gpu": 2}}))
     with pytest.raises(BadInput, match=r"execution\.resources\.first: gpu: unknown key.*did you mean 'gpus'"):
         own_resources(study)
 
 
-def test_a_run_s_own_variables_that_no_job_can_have_are_bad_input() -> None:
+def test_a_run_s_own_variables_that_no_job_can_have_are_bad_input():
     """Whatever else leaves the worker's submit, Prefect makes Crashed, and nobody is notified."""
     configuration = SlurmJobConfiguration(command="work")
     with pytest.raises(BadInput, match="a name: account: must be text"):
@@ -166,6 +162,6 @@ def test_a_run_s_own_variables_that_no_job_can_have_are_bad_input() -> None:
 @pytest.mark.parametrize(
     "text", [b"\xff\xfe", b"study: {execution: {resources: null}}", b"study: {execution: [1]}", b"["]
 )
-def test_a_kept_study_that_cannot_be_read_asks_for_nothing(text: bytes, tmp_path: Path) -> None:
+def test_a_kept_study_that_cannot_be_read_asks_for_nothing(text, tmp_path):
     (tmp_path / "study.yaml").write_bytes(text)
     assert kept_resources(str(tmp_path / "study.yaml")) == {}

@@ -4,8 +4,6 @@ A real Pool between a fake SLURM and a fake Prefect (histories.py has what must 
 `python -m tests.deployments.slurm.histories N 1` plays it, and other numbers others.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import logging
@@ -32,7 +30,7 @@ MUTANT_HISTORIES = 1500
 
 
 @pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.long)])
-def test_in_all_histories_nothing_is_lost_doubled_or_shown_wrong(count: int) -> None:
+def test_in_all_histories_nothing_is_lost_doubled_or_shown_wrong(count):
     each = count // PROCESSES
     played = [
         subprocess.Popen(
@@ -214,7 +212,7 @@ def mutate(monkeypatch: pytest.MonkeyPatch, function: Any, old: str, new: str) -
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
-def test_the_histories_notice_that(mutation: str, monkeypatch: pytest.MonkeyPatch, quiet: Path) -> None:
+def test_the_histories_notice_that(mutation, monkeypatch, quiet):
     function, old, new, noticed_in = MUTATIONS[mutation]
     mutate(monkeypatch, function, old, new)
     with pytest.raises(histories.Broken):

@@ -1,7 +1,5 @@
 """How many jobs SLURM takes of a user, from what `sacctmgr` of a real cluster prints."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import subprocess
@@ -41,13 +39,11 @@ QOS = "normal|\nshort|20\nlong|4\n"
         ("", "", "long", SubmitLimit(4, "QOS", "long")),
     ],
 )
-def test_the_limit_is_the_qos_else_the_accounts(
-    associations: str, account: str, qos: str, expected: SubmitLimit | None
-) -> None:
+def test_the_limit_is_the_qos_else_the_accounts(associations, account, qos, expected):
     assert submit_limit(account, qos, cluster(associations, QOS)) == expected
 
 
-def test_it_is_asked_for_the_user_who_submits_whatever_logname_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_asked_for_the_user_who_submits_whatever_logname_says(monkeypatch):
     """Where a login sets LOGNAME to another name than the user's, the limits of another user, or none, were read."""
     monkeypatch.setenv("LOGNAME", "somebody-else")
     me, answer = pwd.getpwuid(os.geteuid()).pw_name, cluster("lab||7\n", "")
@@ -60,7 +56,7 @@ def test_it_is_asked_for_the_user_who_submits_whatever_logname_says(monkeypatch:
 
 
 @pytest.mark.parametrize("said", ["sacctmgr: error: Problem talking to the database: Connection refused", ""])
-def test_an_accounting_that_is_away_does_not_say_that_there_is_no_limit(said: str) -> None:
+def test_an_accounting_that_is_away_does_not_say_that_there_is_no_limit(said):
     def away(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, "", said)
 
@@ -72,13 +68,13 @@ def test_an_accounting_that_is_away_does_not_say_that_there_is_no_limit(said: st
             submit_limit(ask=run)
 
 
-def test_slurm_counts_towards_a_limit_the_jobs_of_its_qos_or_of_its_account() -> None:
+def test_slurm_counts_towards_a_limit_the_jobs_of_its_qos_or_of_its_account():
     job = Job("7", "job", "RUNNING", qos="gpu", account="lab")
     assert SubmitLimit(4, "QOS", "GPU").counts(job) and not SubmitLimit(4, "QOS", "normal").counts(job)
     assert SubmitLimit(4, "account", "lab").counts(job) and not SubmitLimit(4, "account", "other").counts(job)
 
 
-def test_a_cluster_without_accounting_has_no_limit_and_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cluster_without_accounting_has_no_limit_and_says_nothing(caplog):
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, "", "You are not running a supported accounting_storage plugin")
 

@@ -1,15 +1,11 @@
 """What is shown of a run's jobs: log lines once each, where they are, and of a failure the cause and the log's end."""
 
-from __future__ import annotations
-
 import logging
 import time
 from datetime import UTC
 from pathlib import Path
 from threading import Event
 from uuid import uuid4
-
-import pytest
 
 from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.pool import mirror
@@ -42,7 +38,7 @@ def a_run(folder: Path, end: End | None = None) -> Seen:
     return Seen(Run(flow_run, "s", "RUNNING", "Running", "", str(folder)), [entry])
 
 
-def test_each_line_is_sent_once_with_its_own_time_and_level_also_by_a_new_worker(tmp_path: Path) -> None:
+def test_each_line_is_sent_once_with_its_own_time_and_level_also_by_a_new_worker(tmp_path):
     seen, client = a_run(tmp_path / "toy/first/abc/jobs"), Client()
     log = Path(seen.run.folder) / "0001.log"
     log.write_text("ratchet: job 7 on n1\n2026-11-21 18:50:09.528+02:00 WARNING ratchet.first: slow disk\nhalf a li")
@@ -56,7 +52,7 @@ def test_each_line_is_sent_once_with_its_own_time_and_level_also_by_a_new_worker
     assert [line.message for line in client.logs[2:]] == ["half a line"]
 
 
-def test_a_bar_that_is_drawn_over_and_over_holds_up_no_later_line(tmp_path: Path) -> None:
+def test_a_bar_that_is_drawn_over_and_over_holds_up_no_later_line(tmp_path):
     seen, client = a_run(tmp_path / "toy/first/abc/jobs"), Client()
     (Path(seen.run.folder) / "0001.log").write_text("\r50%" * mirror.AT_ONCE_BYTES + "\nand then\n")
     for _ in range(6):
@@ -64,7 +60,7 @@ def test_a_bar_that_is_drawn_over_and_over_holds_up_no_later_line(tmp_path: Path
     assert client.logs[-1].message == "and then"
 
 
-def test_a_linked_log_was_sent_and_a_linked_mark_was_written_through(tmp_path: Path) -> None:
+def test_a_linked_log_was_sent_and_a_linked_mark_was_written_through(tmp_path):
     """Who may write in a root that a group shares had the worker show, or overwrite, what its owner alone may."""
     seen, client = a_run(tmp_path / "toy/first/abc/jobs"), Client()
     log, mark = (Path(seen.run.folder) / f"0001.{suffix}" for suffix in ("log", "shown"))
@@ -80,9 +76,7 @@ def test_a_linked_log_was_sent_and_a_linked_mark_was_written_through(tmp_path: P
     assert mark.read_text() == "11" and not (tmp_path / "mine").exists()
 
 
-def test_of_a_job_that_ended_the_rest_of_the_log_is_shown_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_job_that_ended_the_rest_of_the_log_is_shown_at_once(tmp_path, monkeypatch):
     """Nobody reads it again."""
     seen, client = a_run(tmp_path / "toy/first/abc/jobs"), Client()
     log = Path(seen.run.folder) / "0001.log"
@@ -96,9 +90,7 @@ def test_of_a_job_that_ended_the_rest_of_the_log_is_shown_at_once(
     assert [line.message for line in client.logs[20_001:]] == ["ch", "the last"]
 
 
-def test_of_jobs_that_go_on_little_is_written_and_an_end_is_shown_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_jobs_that_go_on_little_is_written_and_an_end_is_shown_at_once(tmp_path, monkeypatch):
     """With 8 trainings a server on SQLite said "database is locked" ten times."""
     client, now = Client(), [0.0]
     monkeypatch.setattr(mirror.time, "monotonic", lambda: now[0])
@@ -115,7 +107,7 @@ def test_of_jobs_that_go_on_little_is_written_and_an_end_is_shown_at_once(
     assert client.requests == before + 1 and client.logs[-1].message == "at 55"
 
 
-def test_a_busy_server_holds_up_what_is_shown_and_not_the_poll() -> None:
+def test_a_busy_server_holds_up_what_is_shown_and_not_the_poll():
     """Each request of the client is tried again for a minute: a stage was shown Pending for 129 s after its end."""
     free, began, shown = Event(), Event(), Event()
 
@@ -139,7 +131,7 @@ def test_a_busy_server_holds_up_what_is_shown_and_not_the_poll() -> None:
     assert shown.wait(10)
 
 
-def test_a_server_that_is_away_loses_no_line(tmp_path: Path) -> None:
+def test_a_server_that_is_away_loses_no_line(tmp_path):
     seen, client = a_run(tmp_path / "toy/first/abc/jobs"), Client()
     (Path(seen.run.folder) / "0001.log").write_text("one\n")
     client.away = True
@@ -149,7 +141,7 @@ def test_a_server_that_is_away_loses_no_line(tmp_path: Path) -> None:
     assert [line.message for line in client.logs] == ["one"]
 
 
-def test_a_failure_shows_cause_remedy_and_the_end_of_the_log(tmp_path: Path) -> None:
+def test_a_failure_shows_cause_remedy_and_the_end_of_the_log(tmp_path):
     found = Diagnosis("error", "check failed", "weights never moved", resolution="Raise the rate.")
     seen = a_run(tmp_path / "jobs", End("Failed", "weights never moved.", found))
     journal = Journal(tmp_path / "jobs")

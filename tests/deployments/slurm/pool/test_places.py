@@ -1,7 +1,5 @@
 """How many runs get a job at once, and what the others are told; the real server counts in tests/slurm."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,7 +68,7 @@ def site(**values: object) -> Site:
     return Site.model_validate({"root": "/runs", **values})
 
 
-def test_the_smaller_of_site_and_slurm_is_set_once_and_other_jobs_of_the_user_are_taken_off(places: Make) -> None:
+def test_the_smaller_of_site_and_slurm_is_set_once_and_other_jobs_of_the_user_are_taken_off(places):
     runs = FakeRuns()
     kept = places(runs, QOS)
     for others in (0, 0, 4, 12):
@@ -78,7 +76,7 @@ def test_the_smaller_of_site_and_slurm_is_set_once_and_other_jobs_of_the_user_ar
     assert runs.set == [8, 6, 0]
 
 
-def test_a_limit_of_a_person_stands_where_there_is_no_other_and_one_that_is_taken_back_ends(places: Make) -> None:
+def test_a_limit_of_a_person_stands_where_there_is_no_other_and_one_that_is_taken_back_ends(places):
     runs = FakeRuns()
     kept = places(runs)
     kept.keep(site(), Alive())
@@ -88,7 +86,7 @@ def test_a_limit_of_a_person_stands_where_there_is_no_other_and_one_that_is_take
     assert runs.set == [2, None]
 
 
-def test_a_worker_that_starts_again_takes_back_the_limit_that_was_ratchets_own(places: Make) -> None:
+def test_a_worker_that_starts_again_takes_back_the_limit_that_was_ratchets_own(places):
     runs = FakeRuns()
     places(runs).keep(site(max_jobs=8), Alive())
     places(runs).keep(site(), Alive())
@@ -96,7 +94,7 @@ def test_a_worker_that_starts_again_takes_back_the_limit_that_was_ratchets_own(p
     assert runs.set == [8, None]
 
 
-def test_a_limit_that_prefect_lost_is_set_again(places: Make) -> None:
+def test_a_limit_that_prefect_lost_is_set_again(places):
     """A person cleared it, or the pool was made anew with the server's database."""
     runs = FakeRuns()
     kept = places(runs)
@@ -106,9 +104,7 @@ def test_a_limit_that_prefect_lost_is_set_again(places: Make) -> None:
     assert runs.set == [8, 8]
 
 
-def test_a_lower_limit_of_a_person_gives_way_and_the_log_says_so(
-    places: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lower_limit_of_a_person_gives_way_and_the_log_says_so(places, caplog):
     runs = FakeRuns()
     runs.limit = 3
     kept = places(runs)
@@ -118,7 +114,7 @@ def test_a_lower_limit_of_a_person_gives_way_and_the_log_says_so(
     assert runs.limit == 8 and "3, gives way to: at most 8 jobs at once" in told and "max_jobs" in told
 
 
-def test_a_job_that_is_being_cancelled_has_its_place_until_it_has_ended(places: Make) -> None:
+def test_a_job_that_is_being_cancelled_has_its_place_until_it_has_ended(places):
     """Prefect does not count it any more; while eight saved and died, eight others would be submitted."""
     runs = FakeRuns()
     kept = places(runs, SubmitLimit(6, "QOS", "normal"))
@@ -127,7 +123,7 @@ def test_a_job_that_is_being_cancelled_has_its_place_until_it_has_ended(places: 
     assert runs.set == [1, 0]
 
 
-def test_jobs_in_another_qos_take_no_place_off(places: Make) -> None:
+def test_jobs_in_another_qos_take_no_place_off(places):
     """Those of the user for which SLURM has another limit; and the pool's own, for stages with a QOS of theirs."""
     runs = FakeRuns()
     kept = places(runs, SubmitLimit(4, "QOS", "gpu"))
@@ -136,7 +132,7 @@ def test_jobs_in_another_qos_take_no_place_off(places: Make) -> None:
     assert runs.set == [3, 6]
 
 
-def test_while_the_accounting_is_away_the_last_limit_stands(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_while_the_accounting_is_away_the_last_limit_stands(tmp_path, caplog):
     """Also for a worker that starts meanwhile; SLURM itself goes on to refuse what is too much."""
     now, is_away, runs = [0.0], [False], FakeRuns()
 
@@ -160,9 +156,7 @@ def test_while_the_accounting_is_away_the_last_limit_stands(tmp_path: Path, capl
 
 
 @pytest.mark.parametrize("kept_file", ["a folder", "torn"])
-def test_a_file_that_cannot_be_used_keeps_no_job_from_slurm(
-    places: Make, kept_file: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_cannot_be_used_keeps_no_job_from_slurm(places, kept_file, tmp_path, caplog):
     if kept_file == "torn":
         (tmp_path / "places.json").write_text("[")
     else:
@@ -174,7 +168,7 @@ def test_a_file_that_cannot_be_used_keeps_no_job_from_slurm(
 
 
 @pytest.mark.parametrize("site_file", [{"max_jobs": 2}, {}])
-def test_places_are_kept_only_while_prefect_knows_the_limit(places: Make, site_file: dict[str, int]) -> None:
+def test_places_are_kept_only_while_prefect_knows_the_limit(places, site_file):
     """A worker takes no run before: it would take all."""
     runs = FakeRuns()
     kept = places(runs)
@@ -190,7 +184,7 @@ def test_places_are_kept_only_while_prefect_knows_the_limit(places: Make, site_f
     assert kept.are_kept and runs.set == [8, site_file.get("max_jobs")]
 
 
-def test_those_that_wait_are_told_once_and_some_in_each_poll(places: Make) -> None:
+def test_those_that_wait_are_told_once_and_some_in_each_poll(places):
     runs = FakeRuns(waiting=TOLD_AT_ONCE + 5)
     kept = places(runs)
     keep_and_tell(kept, site(max_jobs=8), 7)
@@ -206,7 +200,7 @@ def test_those_that_wait_are_told_once_and_some_in_each_poll(places: Make) -> No
     assert {wish.delay_seconds for wish in runs.told} == {0.0}, "without a delay the turn is kept"
 
 
-def test_another_number_of_other_jobs_tells_nobody_again(places: Make) -> None:
+def test_another_number_of_other_jobs_tells_nobody_again(places):
     runs = FakeRuns(waiting=1)
     kept = places(runs, QOS)
     for others in (0, 1, 2):
@@ -216,7 +210,7 @@ def test_another_number_of_other_jobs_tells_nobody_again(places: Make) -> None:
     assert told.message == "waits for a place: at most 10 jobs of yours at once (the QOS normal)"
 
 
-def test_slurm_is_asked_every_few_minutes_and_when_the_site_names_another_account(tmp_path: Path) -> None:
+def test_slurm_is_asked_every_few_minutes_and_when_the_site_names_another_account(tmp_path):
     now, asked = [0.0], []
 
     def of_slurm(account: str, qos: str) -> None:
@@ -231,6 +225,6 @@ def test_slurm_is_asked_every_few_minutes_and_when_the_site_names_another_accoun
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5])
-def test_a_number_of_jobs_that_is_none_is_refused(value: object) -> None:
+def test_a_number_of_jobs_that_is_none_is_refused(value):
     with pytest.raises(ValueError, match="max_jobs"):
         site(max_jobs=value)

@@ -1,7 +1,5 @@
 """The pool's own work where one line decides: what is written before what, whom a failure stops, and whom not."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -111,7 +109,7 @@ def world(tmp_path: Path) -> World:
 # ------------------------------------------------------------------------------------------------------------ submit
 
 
-def test_a_run_goes_from_its_submission_to_its_end(world: World) -> None:
+def test_a_run_goes_from_its_submission_to_its_end(world):
     assert world.submit() == "1"
     seen = []
     for _ in range(30):
@@ -123,7 +121,7 @@ def test_a_run_goes_from_its_submission_to_its_end(world: World) -> None:
     assert world.pool.live == {}
 
 
-def test_the_journal_and_the_script_are_written_before_sbatch(world: World) -> None:
+def test_the_journal_and_the_script_are_written_before_sbatch(world):
     found = []
     world.slurm.when_queued = lambda job: found.append(
         (world.journal().all()[0].name == job.name, world.journal().all()[0].job_id, job.text)
@@ -133,7 +131,7 @@ def test_the_journal_and_the_script_are_written_before_sbatch(world: World) -> N
     assert found == [(True, None, world.journal().script(entry).read_text())]
 
 
-def test_the_preview_is_what_is_submitted(world: World) -> None:
+def test_the_preview_is_what_is_submitted(world):
     for _ in range(2):  # the first job, and one that continues it
         plan = world.plan()
         text = preview(plan)
@@ -145,12 +143,12 @@ def test_the_preview_is_what_is_submitted(world: World) -> None:
         world.server.retry("flow-run")
 
 
-def test_a_second_submit_while_a_job_lives_is_the_first_ones_job(world: World) -> None:
+def test_a_second_submit_while_a_job_lives_is_the_first_ones_job(world):
     assert [world.submit() for _ in range(3)] == ["1", "1", "1"]
     assert len(world.slurm.all) == len(world.journal().all()) == 1
 
 
-def test_of_many_submits_at_once_one_is_made(world: World) -> None:
+def test_of_many_submits_at_once_one_is_made(world):
     plan, given = world.plan(), []
     made = world.slurm.submit
 
@@ -167,7 +165,7 @@ def test_of_many_submits_at_once_one_is_made(world: World) -> None:
     assert given == ["1"] * 6 and len(world.slurm.all) == 1
 
 
-def test_a_round_leaves_a_run_alone_that_is_being_submitted(world: World) -> None:
+def test_a_round_leaves_a_run_alone_that_is_being_submitted(world):
     """sbatch may take longer than the time after which a job without an answer is given up."""
     made, actions = world.slurm.submit, []
 
@@ -184,7 +182,7 @@ def test_a_round_leaves_a_run_alone_that_is_being_submitted(world: World) -> Non
     assert world.journal().all()[0].end is None
 
 
-def test_a_refused_job_fails_its_run_with_what_slurm_said_and_is_not_live(world: World) -> None:
+def test_a_refused_job_fails_its_run_with_what_slurm_said_and_is_not_live(world):
     world.slurm.refuses = lambda job: "Batch job submission failed: Invalid qos specification"
     with pytest.raises(Refused, match=r"Invalid qos specification.*Correct the site file"):
         world.submit()
@@ -195,7 +193,7 @@ def test_a_refused_job_fails_its_run_with_what_slurm_said_and_is_not_live(world:
     assert world.state() == "Failed", "also when the worker died before it could set it"
 
 
-def test_one_job_too_many_in_the_queue_is_submitted_later_and_keeps_what_the_last_one_learned(world: World) -> None:
+def test_one_job_too_many_in_the_queue_is_submitted_later_and_keeps_what_the_last_one_learned(world):
     failed = Fate("NODE_FAIL", seconds=10.0, begins_after=1.0)
     world.fates = [failed, Fate("OUT_OF_MEMORY", signal=125, seconds=10.0, begins_after=1.0), WORKS]
     third: list[float] = []
@@ -225,7 +223,7 @@ def test_one_job_too_many_in_the_queue_is_submitted_later_and_keeps_what_the_las
     assert world.slurm.all[-1].options["mem"] == "6144M" and world.slurm.all[-1].options["exclude"]
 
 
-def test_when_the_nodes_that_failed_are_all_there_are_they_are_used_again(world: World) -> None:
+def test_when_the_nodes_that_failed_are_all_there_are_they_are_used_again(world):
     world.fates = [Fate("NODE_FAIL", seconds=10.0, begins_after=1.0)] * len(NODES) + [WORKS]
     excluded = []
     world.slurm.when_queued = lambda job: excluded.append(job.options.get("exclude", "").split(","))
@@ -242,13 +240,13 @@ def test_when_the_nodes_that_failed_are_all_there_are_they_are_used_again(world:
     assert "n1, n2, n3, n4 may be used again" in refused.message
 
 
-def test_excluded_nodes_of_the_plan_are_never_given_up(world: World) -> None:
+def test_excluded_nodes_of_the_plan_are_never_given_up(world):
     every = Resources(memory_gb=4, exclude=list(NODES))
     with pytest.raises(Refused, match="node configuration is not available"):
         world.submit(resources=every)
 
 
-def test_a_refusal_keeps_the_memory_that_was_raised(world: World) -> None:
+def test_a_refusal_keeps_the_memory_that_was_raised(world):
     world.fates = [Fate("OUT_OF_MEMORY", signal=125, seconds=10.0, begins_after=1.0), WORKS]
     world.submit()
     while not world.server.due():
@@ -262,7 +260,7 @@ def test_a_refusal_keeps_the_memory_that_was_raised(world: World) -> None:
     assert world.slurm.all[-1].options["mem"] == "6144M"
 
 
-def test_more_memory_reaches_the_next_job_and_all_later_ones(world: World) -> None:
+def test_more_memory_reaches_the_next_job_and_all_later_ones(world):
     out_of_time = Fate("FAILED", 75, seconds=10.0, end_state="out_of_time", begins_after=1.0)
     world.fates = [Fate("OUT_OF_MEMORY", signal=125, seconds=10.0, begins_after=1.0), out_of_time, WORKS]
     for _ in range(100):
@@ -273,7 +271,7 @@ def test_more_memory_reaches_the_next_job_and_all_later_ones(world: World) -> No
     assert world.state() == "Completed"
 
 
-def test_only_jobs_that_follow_by_themselves_count_as_automatic(world: World) -> None:
+def test_only_jobs_that_follow_by_themselves_count_as_automatic(world):
     world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
     world.submit()
     while not world.server.due():
@@ -292,7 +290,7 @@ def test_only_jobs_that_follow_by_themselves_count_as_automatic(world: World) ->
     assert ["STARTED_BY=person" in job.text for job in world.slurm.all] == [False, False, True, True]
 
 
-def test_what_cannot_be_a_script_is_refused_and_not_journalled(world: World) -> None:
+def test_what_cannot_be_a_script_is_refused_and_not_journalled(world):
     with pytest.raises(Refused, match="cannot stand on an #SBATCH line"):
         world.submit(label="two\nlines")
     with pytest.raises(Refused, match="cannot be a variable"):
@@ -315,14 +313,14 @@ def failing(what: Callable[[Path], bool], error: OSError) -> Callable[..., None]
     return write
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_and_nothing_is_submitted(world: World, monkeypatch) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error_and_nothing_is_submitted(world, monkeypatch):
     monkeypatch.setattr(durable, "write_bytes", failing(lambda path: True, PermissionError(13, "Permission denied")))
     with pytest.raises(Refused, match="Permission denied"):
         world.submit()
     assert world.slurm.all == []
 
 
-def test_of_a_journal_that_nfs_does_not_show_in_full_the_newest_entry_is_seen(world: World, monkeypatch: Any) -> None:
+def test_of_a_journal_that_nfs_does_not_show_in_full_the_newest_entry_is_seen(world, monkeypatch):
     """Another host served the pool until a moment ago, and this one has listed the folder before that entry."""
     world.submit()
     entry = world.journal().folder / "0001.json"
@@ -333,7 +331,7 @@ def test_of_a_journal_that_nfs_does_not_show_in_full_the_newest_entry_is_seen(wo
 
 
 @pytest.mark.parametrize(("answers", "entries"), [([False], 0), ([True, False], 1)])
-def test_a_worker_that_lost_the_pool_submits_nothing(world: World, answers: list[bool], entries: int) -> None:
+def test_a_worker_that_lost_the_pool_submits_nothing(world, answers, entries):
     """Its disk hung for some minutes, and another one serves the pool: nothing that comes late may be done."""
     left = iter(answers)
     world.pool = Pool(world.slurm, world.runs, Limits(), world.clock.monotonic(), ours=lambda: next(left))
@@ -341,16 +339,14 @@ def test_a_worker_that_lost_the_pool_submits_nothing(world: World, answers: list
     assert not world.slurm.all and len(world.journal().all()) == entries
 
 
-def test_a_worker_that_lost_the_pool_does_nothing_of_what_it_had_decided(world: World) -> None:
+def test_a_worker_that_lost_the_pool_does_nothing_of_what_it_had_decided(world):
     world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
     world.submit()
     world.pool = Pool(world.slurm, world.runs, Limits(), world.clock.monotonic(), ours=lambda: False)
     assert world.poll(60.0) == [] and world.journal().all()[0].live
 
 
-def test_a_folder_of_records_that_nfs_does_not_show_at_all_is_seen_when_the_job_ends(
-    world: World, monkeypatch: Any
-) -> None:
+def test_a_folder_of_records_that_nfs_does_not_show_at_all_is_seen_when_the_job_ends(world, monkeypatch):
     """It was searched for while the job's Python still began; a refresh of what is not there does nothing."""
     world.fates = [Fate("FAILED", 1, seconds=10.0, end_state="check_failed", begins_after=1.0)]
     world.submit()
@@ -365,7 +361,7 @@ def test_a_folder_of_records_that_nfs_does_not_show_at_all_is_seen_when_the_job_
     assert world.state() == "Failed"
 
 
-def test_a_record_that_cannot_be_read_now_decides_nothing(world: World, monkeypatch: Any) -> None:
+def test_a_record_that_cannot_be_read_now_decides_nothing(world, monkeypatch):
     world.fates = [Fate("FAILED", 1, seconds=10.0, end_state="check_failed", begins_after=1.0)]
     world.submit()
     read = durable.read_json
@@ -382,7 +378,7 @@ def test_a_record_that_cannot_be_read_now_decides_nothing(world: World, monkeypa
     assert world.state() == "Failed"
 
 
-def test_a_journal_that_cannot_be_read_now_starts_nothing_and_is_no_failure(world: World, monkeypatch) -> None:
+def test_a_journal_that_cannot_be_read_now_starts_nothing_and_is_no_failure(world, monkeypatch):
     world.submit()
     read = durable.read_json
 
@@ -399,7 +395,7 @@ def test_a_journal_that_cannot_be_read_now_starts_nothing_and_is_no_failure(worl
     assert world.submit() == "1"
 
 
-def test_a_job_id_that_could_not_be_noted_is_found_by_the_name(world: World, monkeypatch) -> None:
+def test_a_job_id_that_could_not_be_noted_is_found_by_the_name(world, monkeypatch):
     calls = []
 
     def second(path: Path) -> bool:
@@ -413,7 +409,7 @@ def test_a_job_id_that_could_not_be_noted_is_found_by_the_name(world: World, mon
     assert world.journal().all()[0].job_id == "1" and world.server.runs["flow-run"].job_id == "1"
 
 
-def test_the_disk_of_one_run_stops_no_other(world: World, monkeypatch) -> None:
+def test_the_disk_of_one_run_stops_no_other(world, monkeypatch):
     world.add("other", "evaluate")
     world.fates = [Fate("TIMEOUT", seconds=1.0, begins_after=0.5)]
     for name in ("flow-run", "other"):
@@ -442,7 +438,7 @@ def lost(world: World) -> str:
     return job.name
 
 
-def test_a_lost_answer_is_waited_for_and_then_submitted_again(world: World) -> None:
+def test_a_lost_answer_is_waited_for_and_then_submitted_again(world):
     name = lost(world)
     ends = []
     for _ in range(20):
@@ -453,7 +449,7 @@ def test_a_lost_answer_is_waited_for_and_then_submitted_again(world: World) -> N
     assert world.journal().all()[0].name == name and world.state() == "AwaitingRetry"
 
 
-def test_a_lost_answer_is_found(world: World) -> None:
+def test_a_lost_answer_is_found(world):
     name = lost(world)
     world.poll(50.0)
     world.slurm.all[-1].visible_at = 0.0
@@ -462,7 +458,7 @@ def test_a_lost_answer_is_found(world: World) -> None:
     assert (entry.name, entry.job_id, entry.end) == (name, "1", None)
 
 
-def test_time_in_which_slurm_does_not_answer_is_no_absence(world: World) -> None:
+def test_time_in_which_slurm_does_not_answer_is_no_absence(world):
     lost(world)
     for _ in range(10):
         world.poll(10.0)
@@ -474,7 +470,7 @@ def test_time_in_which_slurm_does_not_answer_is_no_absence(world: World) -> None
     assert world.journal().all()[0].end is None
 
 
-def test_time_in_which_nobody_polls_is_little_absence(world: World) -> None:
+def test_time_in_which_nobody_polls_is_little_absence(world):
     """The worker stood still, and SLURM perhaps with it."""
     lost(world)
     world.poll()
@@ -487,7 +483,7 @@ def test_time_in_which_nobody_polls_is_little_absence(world: World) -> None:
 # ------------------------------------------------------------------------------------------------- a server that fails
 
 
-def test_an_end_that_could_not_be_set_for_a_crashed_run_is_set_later(world: World) -> None:
+def test_an_end_that_could_not_be_set_for_a_crashed_run_is_set_later(world):
     """A Crashed run is watched only while it has a job; its end must not be forgotten when the server is away."""
     world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
     world.submit()
@@ -507,7 +503,7 @@ def test_an_end_that_could_not_be_set_for_a_crashed_run_is_set_later(world: Worl
     )
 
 
-def test_so_is_one_that_a_new_worker_finds_in_the_journal_while_another_run_cannot_be_set(world: World) -> None:
+def test_so_is_one_that_a_new_worker_finds_in_the_journal_while_another_run_cannot_be_set(world):
     """Only the first poll of a worker takes in what is Crashed, so that poll must not be lost."""
     world.add("other", "evaluate")
     world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
@@ -528,7 +524,7 @@ def test_so_is_one_that_a_new_worker_finds_in_the_journal_while_another_run_cann
     assert (world.state(), world.state("other")) == ("AwaitingRetry", "AwaitingRetry")
 
 
-def test_a_new_worker_takes_in_what_was_called_crashed_or_cancelled_meanwhile(world: World) -> None:
+def test_a_new_worker_takes_in_what_was_called_crashed_or_cancelled_meanwhile(world):
     world.add("other", "evaluate")
     for name in ("flow-run", "other"):
         world.submit(name)
@@ -545,7 +541,7 @@ def test_a_new_worker_takes_in_what_was_called_crashed_or_cancelled_meanwhile(wo
 # ------------------------------------------------------------------------------------------------------- what is asked
 
 
-def test_one_call_serves_all_jobs_and_the_accounting_is_asked_for_the_missing_only(world: World) -> None:
+def test_one_call_serves_all_jobs_and_the_accounting_is_asked_for_the_missing_only(world):
     world.slurm.accounting = True
     for number in range(20):
         world.add(f"run{number}", f"stage{number}")
@@ -561,7 +557,7 @@ def test_one_call_serves_all_jobs_and_the_accounting_is_asked_for_the_missing_on
     assert asked[-1] == ["7"]
 
 
-def test_a_cancel_is_sent_at_once_noted_first_and_not_repeated_at_every_poll(world: World) -> None:
+def test_a_cancel_is_sent_at_once_noted_first_and_not_repeated_at_every_poll(world):
     world.fates = [replace(WORKS, seconds=1000.0)]
     world.slurm.kill_wait = 500.0
     world.submit()
@@ -584,7 +580,7 @@ def test_a_cancel_is_sent_at_once_noted_first_and_not_repeated_at_every_poll(wor
     assert len(sent) == 2, "a cancel that was not heard is repeated after a while"
 
 
-def test_slurm_is_not_asked_again_and_again_for_a_job_that_is_gone(world: World, monkeypatch: Any) -> None:
+def test_slurm_is_not_asked_again_and_again_for_a_job_that_is_gone(world, monkeypatch):
     world.submit()
     world.poll()
     world.slurm.lose_state(1000.0)
@@ -597,7 +593,7 @@ def test_slurm_is_not_asked_again_and_again_for_a_job_that_is_gone(world: World,
     assert len(asked) == 1
 
 
-def test_no_cancel_reaches_a_job_that_was_given_the_id_of_ours(world: World) -> None:
+def test_no_cancel_reaches_a_job_that_was_given_the_id_of_ours(world):
     world.fates = [replace(WORKS, seconds=1000.0)]
     world.add("other", "evaluate")
     world.submit()
@@ -612,7 +608,7 @@ def test_no_cancel_reaches_a_job_that_was_given_the_id_of_ours(world: World) -> 
     assert world.state() in ("Cancelled", "Completed"), "the one that was forgotten may have finished"
 
 
-def test_the_heartbeat_is_watched_on_our_own_clock(world: World) -> None:
+def test_the_heartbeat_is_watched_on_our_own_clock(world):
     """File times come from other machines: a lock lives while they change, whatever their value."""
     locks = world.folder / "train" / "locks"
     locks.mkdir(parents=True)
@@ -633,7 +629,7 @@ def test_the_heartbeat_is_watched_on_our_own_clock(world: World) -> None:
     assert not world.pool._beats.lately(locks)
 
 
-def test_a_job_that_slurm_forgot_is_lost_only_when_its_heartbeat_stands_still(world: World) -> None:
+def test_a_job_that_slurm_forgot_is_lost_only_when_its_heartbeat_stands_still(world):
     world.fates = [Fate("FAILED", signal=9, seconds=2000.0, begins_after=1.0)]
     world.submit()
     world.poll()
@@ -650,7 +646,7 @@ def test_a_job_that_slurm_forgot_is_lost_only_when_its_heartbeat_stands_still(wo
     assert "no longer knows the job" in world.server.runs["flow-run"].message
 
 
-def test_a_job_after_one_that_slurm_forgot_waits_for_none(world: World) -> None:
+def test_a_job_after_one_that_slurm_forgot_waits_for_none(world):
     """Seen: a controller that had lost its state numbered anew, and the next job waited for itself (or for others')."""
     for number in ("1", "2"):
         world.fates = [Fate("FAILED", signal=9, seconds=2000.0, begins_after=1.0)]
@@ -665,7 +661,7 @@ def test_a_job_after_one_that_slurm_forgot_waits_for_none(world: World) -> None:
     assert [("--dependency" in job.text) for job in world.slurm.all] == [False] * 3
 
 
-def test_an_attempts_record_is_found_by_the_jobs_name_whatever_the_clocks_say(world: World) -> None:
+def test_an_attempts_record_is_found_by_the_jobs_name_whatever_the_clocks_say(world):
     world.fates = [Fate("FAILED", 1, seconds=10.0, end_state="check_failed", begins_after=1.0)]
     world.submit()
     world.clock.jump = -86400.0
@@ -674,7 +670,7 @@ def test_an_attempts_record_is_found_by_the_jobs_name_whatever_the_clocks_say(wo
     assert action.end.follows == "Failed" and "the stage ended check_failed" in action.end.message
 
 
-def test_what_is_kept_in_memory_goes_with_the_runs(world: World) -> None:
+def test_what_is_kept_in_memory_goes_with_the_runs(world):
     for number in range(50):
         name = world.add(f"run{number}", f"stage{number}")
         world.submit(name)
@@ -688,7 +684,7 @@ def test_what_is_kept_in_memory_goes_with_the_runs(world: World) -> None:
     assert max(sizes) <= 2, sizes
 
 
-def test_a_log_says_that_a_job_was_killed_for_memory_or_by_a_person(tmp_path: Path) -> None:
+def test_a_log_says_that_a_job_was_killed_for_memory_or_by_a_person(tmp_path):
     log = tmp_path / "log"
     assert end_of(log) == b""
     log.write_bytes(b"x" * 50_000 + b"\nslurmstepd: error: *** JOB 15 ON n1 CANCELLED AT 2026-11-21T19:00:12 ***\n")
@@ -703,7 +699,7 @@ def test_a_log_says_that_a_job_was_killed_for_memory_or_by_a_person(tmp_path: Pa
         assert any(word in text for word in MEMORY_WORDS) == text.startswith(b"exceeded")
 
 
-def test_a_job_of_another_user_or_study_is_none_of_ours(world: World) -> None:
+def test_a_job_of_another_user_or_study_is_none_of_ours(world):
     world.submit()
     foreign = world.slurm.foreign("FAILED")
     assert isinstance(world.slurm.jobs()[foreign.id], Job)
@@ -711,7 +707,7 @@ def test_a_job_of_another_user_or_study_is_none_of_ours(world: World) -> None:
     assert len(world.journal().all()) == 1
 
 
-def test_the_users_other_jobs_are_counted_without_the_ended_ones_and_the_pools_own(world: World) -> None:
+def test_the_users_other_jobs_are_counted_without_the_ended_ones_and_the_pools_own(world):
     """SLURM counts them towards its limit too. Without an answer nothing is known of them."""
     world.submit()
     for state in ("RUNNING", "PENDING", "FAILED"):
@@ -724,7 +720,7 @@ def test_the_users_other_jobs_are_counted_without_the_ended_ones_and_the_pools_o
     assert world.pool.alive is None
 
 
-def test_a_job_whose_run_is_being_cancelled_is_not_among_those_that_prefect_counts(world: World) -> None:
+def test_a_job_whose_run_is_being_cancelled_is_not_among_those_that_prefect_counts(world):
     world.submit()
     world.server.put("flow-run", "CANCELLING", "Cancelling", "")
     world.poll(0.0)
@@ -736,9 +732,7 @@ def test_a_job_whose_run_is_being_cancelled_is_not_among_those_that_prefect_coun
     ("asked", "limit", "measured", "lead"),
     [(120, 60, 45, 300), (120, 60, 600, 1200), (120, 5, 45, 120), (90, 5, 10, 100)],
 )
-def test_the_measured_time_to_save_is_added_to_the_lead_up_to_a_third_of_the_limit(
-    world: World, asked: float, limit: int, measured: float, lead: int
-) -> None:
+def test_the_measured_time_to_save_is_added_to_the_lead_up_to_a_third_of_the_limit(world, asked, limit, measured, lead):
     world.add()
     folder = world.folder / "train"
     attempts.AttemptRecord(folder / "attempts", 1, {}, [0, 0]).note(step_seconds=measured, save_seconds=measured)
@@ -747,7 +741,7 @@ def test_the_measured_time_to_save_is_added_to_the_lead_up_to_a_third_of_the_lim
 
 
 @pytest.mark.parametrize("automatic", [True, False])
-def test_a_job_is_ours_unless_a_person_retried_the_run(world: World, automatic: bool) -> None:
+def test_a_job_is_ours_unless_a_person_retried_the_run(world, automatic):
     world.fates = [Fate("FAILED", 75, seconds=10.0, end_state="out_of_time", begins_after=1.0), WORKS]
     world.submit()
     while not world.server.due():
@@ -759,7 +753,7 @@ def test_a_job_is_ours_unless_a_person_retried_the_run(world: World, automatic: 
     assert [entry.automatic for entry in world.journal().all()] == [True, automatic]
 
 
-def test_the_first_job_after_a_person_started_the_study_is_a_person_s(world: World) -> None:
+def test_the_first_job_after_a_person_started_the_study_is_a_person_s(world):
     """After `no progress` an automatic one would be refused at once, and again at each new start."""
     world.server.put("flow-run", "SCHEDULED", "Scheduled")
     world.submit()
@@ -769,7 +763,7 @@ def test_the_first_job_after_a_person_started_the_study_is_a_person_s(world: Wor
     assert world.journal("other").all()[0].automatic
 
 
-def test_a_job_that_an_operator_requeues_waits_runs_again_and_finishes(world: World) -> None:
+def test_a_job_that_an_operator_requeues_waits_runs_again_and_finishes(world):
     world.submit()
     world.poll(), world.poll()
     assert world.state() == "Running"
@@ -793,7 +787,7 @@ def cells(world: World, count: int, array_tasks: int = 2, **facts: Any) -> list[
     return names
 
 
-def test_first_jobs_that_ask_for_the_same_are_one_array_of_which_so_many_run_at_once(world: World) -> None:
+def test_first_jobs_that_ask_for_the_same_are_one_array_of_which_so_many_run_at_once(world):
     names = cells(world, 5)
     assert not world.slurm.all, "they wait for each other until the next poll"
     world.poll()
@@ -818,7 +812,7 @@ def test_first_jobs_that_ask_for_the_same_are_one_array_of_which_so_many_run_at_
     assert world.pool.live == {} and world.slurm.counts["submit"] == 1
 
 
-def test_cells_that_a_poll_finds_half_way_are_one_array_with_those_still_to_come(world: World) -> None:
+def test_cells_that_a_poll_finds_half_way_are_one_array_with_those_still_to_come(world):
     """A busy server's poll came between four cells of a sweep: two were jobs of their own, two an array."""
     names = [world.add(f"cell{number}", f"train-{number}") for number in range(4)]
     world.more_come = True
@@ -832,7 +826,7 @@ def test_cells_that_a_poll_finds_half_way_are_one_array_with_those_still_to_come
     assert [entry.name[-3:] for name in names for entry in world.journal(name).all()] == ["[1]", "[2]", "[3]", "[4]"]
 
 
-def test_a_pool_with_runs_on_their_way_all_the_time_keeps_no_cell_for_long(world: World) -> None:
+def test_a_pool_with_runs_on_their_way_all_the_time_keeps_no_cell_for_long(world):
     world.more_come = True
     for round_ in range(2):
         for number in range(2):
@@ -845,7 +839,7 @@ def test_a_pool_with_runs_on_their_way_all_the_time_keeps_no_cell_for_long(world
     assert GATHER_SECONDS + interval_seconds(1000) < Limits().unsubmitted, "else the run would be asked for again"
 
 
-def test_every_journal_has_its_task_and_its_script_before_sbatch(world: World) -> None:
+def test_every_journal_has_its_task_and_its_script_before_sbatch(world):
     found: list[list[str]] = []
     world.slurm.refuses = lambda job: (
         found.append(
@@ -864,7 +858,7 @@ def test_every_journal_has_its_task_and_its_script_before_sbatch(world: World) -
     assert found == [[one.name for one in world.slurm.all]] and "--array=1,2%2\n" in job
 
 
-def test_a_log_of_a_task_is_in_the_stages_folder(world: World) -> None:
+def test_a_log_of_a_task_is_in_the_stages_folder(world):
     world.fates = [replace(WORKS, log="hello")]
     names = cells(world, 2)
     for _ in range(30):
@@ -874,7 +868,7 @@ def test_a_log_of_a_task_is_in_the_stages_folder(world: World) -> None:
         assert world.journal(name).log(entry).read_text() == "hello"
 
 
-def test_one_alone_and_one_that_asks_for_something_else_are_jobs_of_their_own(world: World) -> None:
+def test_one_alone_and_one_that_asks_for_something_else_are_jobs_of_their_own(world):
     cells(world, 2)
     other = world.add("other", "evaluate")
     world.submit(other, array_tasks=2, resources=Resources(memory_gb=9))
@@ -883,7 +877,7 @@ def test_one_alone_and_one_that_asks_for_something_else_are_jobs_of_their_own(wo
     assert world.slurm.all[-1].text == world.journal(other).script(world.journal(other).all()[0]).read_text()
 
 
-def test_a_task_that_must_go_on_is_followed_by_a_job_of_its_own(world: World) -> None:
+def test_a_task_that_must_go_on_is_followed_by_a_job_of_its_own(world):
     world.fates = [Fate("FAILED", 75, seconds=5.0, end_state="out_of_time", begins_after=1.0), WORKS]
     first, second = cells(world, 2, array_tasks=1)
     for _ in range(4):
@@ -896,7 +890,7 @@ def test_a_task_that_must_go_on_is_followed_by_a_job_of_its_own(world: World) ->
     assert "--dependency=afterany:1_1\n" in world.slurm.all[-1].text and len(world.slurm.all) == 3
 
 
-def test_a_cancel_ends_one_task_and_no_other(world: World) -> None:
+def test_a_cancel_ends_one_task_and_no_other(world):
     names = cells(world, 2)
     world.poll(), world.poll()
     world.server.cancel(names[0])
@@ -905,7 +899,7 @@ def test_a_cancel_ends_one_task_and_no_other(world: World) -> None:
     assert [world.state(name) for name in names] == ["Cancelled", "Running"]
 
 
-def test_a_run_that_is_cancelled_while_it_waits_for_others_has_no_task(world: World) -> None:
+def test_a_run_that_is_cancelled_while_it_waits_for_others_has_no_task(world):
     names = cells(world, 3)
     world.server.cancel(names[1])
     world.poll()
@@ -914,7 +908,7 @@ def test_a_run_that_is_cancelled_while_it_waits_for_others_has_no_task(world: Wo
     assert [world.state(name) for name in names] == ["Running", "Cancelled", "Running"]
 
 
-def test_a_run_that_is_asked_for_anew_waits_whatever_becomes_of_the_older_wish(world: World) -> None:
+def test_a_run_that_is_asked_for_anew_waits_whatever_becomes_of_the_older_wish(world):
     """Both may come between a poll's look at the runs and its end."""
     names = cells(world, 2)
     older = world.pool.submissions.gathered
@@ -925,7 +919,7 @@ def test_a_run_that_is_asked_for_anew_waits_whatever_becomes_of_the_older_wish(w
     assert [plan.flow_run for plan in world.pool.submissions.gathered] == names[:1]
 
 
-def test_an_array_whose_answer_was_lost_is_found_task_by_task(world: World) -> None:
+def test_an_array_whose_answer_was_lost_is_found_task_by_task(world):
     cells(world, 3)
     submit = world.slurm.submit
 
@@ -947,7 +941,7 @@ def test_an_array_whose_answer_was_lost_is_found_task_by_task(world: World) -> N
     ("refusal", "state"),
     [("QOSMaxSubmitJobPerUserLimit", "AwaitingRetry"), ("Invalid qos specification", "Failed")],
 )
-def test_an_array_that_is_refused_is_refused_to_each_of_its_runs(world: World, refusal: str, state: str) -> None:
+def test_an_array_that_is_refused_is_refused_to_each_of_its_runs(world, refusal, state):
     world.slurm.refuses = lambda job: refusal
     names = cells(world, 2)
     world.poll(), world.poll()
@@ -955,7 +949,7 @@ def test_an_array_that_is_refused_is_refused_to_each_of_its_runs(world: World, r
     assert all(refusal in world.server.runs[name].message for name in names)
 
 
-def test_a_stage_that_two_runs_ask_for_at_once_has_one_task(world: World) -> None:
+def test_a_stage_that_two_runs_ask_for_at_once_has_one_task(world):
     """The study was started again meanwhile: the other run is asked for again, and waits for the job."""
     cells(world, 2)
     again = world.add("again", "train-0")
@@ -966,7 +960,7 @@ def test_a_stage_that_two_runs_ask_for_at_once_has_one_task(world: World) -> Non
     assert sorted(folders) == ["train-0", "train-1"]
 
 
-def test_a_run_whose_folder_has_a_job_by_now_has_no_task(world: World) -> None:
+def test_a_run_whose_folder_has_a_job_by_now_has_no_task(world):
     cells(world, 2)
     again = world.add("again", "train-0")
     assert world.submit(again) == "1", "a worker that did not know of arrays yet, say"
@@ -974,7 +968,7 @@ def test_a_run_whose_folder_has_a_job_by_now_has_no_task(world: World) -> None:
     assert [job.id for job in world.slurm.all] == ["1", "2"]
 
 
-def test_the_disk_of_one_cell_keeps_no_other_from_its_array(world: World, monkeypatch: Any) -> None:
+def test_the_disk_of_one_cell_keeps_no_other_from_its_array(world, monkeypatch):
     cells(world, 3)
     write = durable.write_bytes
 
@@ -992,20 +986,20 @@ def test_the_disk_of_one_cell_keeps_no_other_from_its_array(world: World, monkey
     assert world.state("cell1") == "AwaitingRetry", "it is asked for again"
 
 
-def test_no_array_is_larger_than_clusters_take(world: World) -> None:
+def test_no_array_is_larger_than_clusters_take(world):
     cells(world, TASKS_AT_MOST + 2, array_tasks=500)
     world.poll()
     assert world.slurm.counts["submit"] == 2 and len(world.slurm.all) == TASKS_AT_MOST + 2
 
 
-def test_a_worker_that_lost_the_pool_submits_no_array(world: World) -> None:
+def test_a_worker_that_lost_the_pool_submits_no_array(world):
     names = cells(world, 2)
     world.pool.submissions._ours = lambda: False
     world.poll()
     assert not world.slurm.all and not world.journal(names[0]).all()
 
 
-def test_an_array_is_of_one_stage_of_one_study_and_tells_both_and_each_cell(world: World) -> None:
+def test_an_array_is_of_one_stage_of_one_study_and_tells_both_and_each_cell(world):
     """`scancel 19` would else end two studies, and nothing in squeue said so."""
     for study, stage in (("mono", "train"), ("mono", "base"), ("inv", "train")):
         for seed in (1, 2):
@@ -1028,9 +1022,7 @@ def test_an_array_is_of_one_stage_of_one_study_and_tells_both_and_each_cell(worl
 @pytest.mark.parametrize(
     ("size", "submits", "ids"), [(4, 2, {"1_1", "1_2", "1_3", "2_1", "2_2"}), (1, 5, set("12345"))]
 )
-def test_arrays_are_as_large_as_the_cluster_takes_which_is_asked_once(
-    world: World, size: int, submits: int, ids: set[str]
-) -> None:
+def test_arrays_are_as_large_as_the_cluster_takes_which_is_asked_once(world, size, submits, ids):
     """With MaxArraySize 4, five of five stages failed: Invalid job array specification."""
     world.slurm.max_array_size = size
     cells(world, 5)
@@ -1041,7 +1033,7 @@ def test_arrays_are_as_large_as_the_cluster_takes_which_is_asked_once(
     assert world.slurm.counts["config"] == 1
 
 
-def test_where_no_array_is_taken_all_the_same_each_stage_is_a_job_of_its_own(world: World) -> None:
+def test_where_no_array_is_taken_all_the_same_each_stage_is_a_job_of_its_own(world):
     world.slurm.refuses = lambda job: "Invalid job array specification" if "array" in job.options else ""
     names = cells(world, 3)
     world.poll(), world.poll()

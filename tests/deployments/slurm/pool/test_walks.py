@@ -1,7 +1,5 @@
 """Which studies are walked when: one at a time, once for whatever ended meanwhile, again where a server was busy."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 
@@ -34,9 +32,7 @@ def begun() -> Begun:
     return Begun()
 
 
-def test_one_walk_of_a_study_at_a_time_serves_all_that_ended_before_it_and_one_more_what_ended_meanwhile(
-    begun: Begun,
-) -> None:
+def test_one_walk_of_a_study_at_a_time_serves_all_that_ended_before_it_and_one_more_what_ended_meanwhile(begun):
     found = Walks(begun)
     for _ in range(300):
         found.ask(ROOT, "first")
@@ -55,9 +51,7 @@ def test_one_walk_of_a_study_at_a_time_serves_all_that_ended_before_it_and_one_m
 
 
 @pytest.mark.parametrize(("code", "again"), [(75, True), (2, False), (1, False)])
-def test_a_walk_that_a_busy_server_broke_off_comes_again_and_one_that_a_person_must_mend_does_not(
-    begun: Begun, code: int, again: bool
-) -> None:
+def test_a_walk_that_a_busy_server_broke_off_comes_again_and_one_that_a_person_must_mend_does_not(begun, code, again):
     clock = Clock()
     found = Walks(begun, lambda: clock.now)
     found.ask(ROOT, "first")
@@ -70,7 +64,7 @@ def test_a_walk_that_a_busy_server_broke_off_comes_again_and_one_that_a_person_m
     found.stop()
 
 
-def test_a_walk_that_hangs_is_ended_and_keeps_no_other_from_its_turn(begun: Begun) -> None:
+def test_a_walk_that_hangs_is_ended_and_keeps_no_other_from_its_turn(begun):
     clock = Clock()
     found = Walks(begun, lambda: clock.now)
     found.ask(ROOT, "hangs")

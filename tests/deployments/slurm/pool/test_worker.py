@@ -1,7 +1,5 @@
 """The worker: how often it polls, what it sets, whom it notifies, and that a server which is away does not end it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
@@ -36,17 +34,15 @@ FAKE = SimpleNamespace()
 
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(0, 5.0), (20, 5.0), (1000, 30.0)])
-def test_the_interval_adapts(jobs: int, seconds: float) -> None:
+def test_the_interval_adapts(jobs, seconds):
     assert interval_seconds(jobs) == seconds
 
 
-def test_the_interval_grows_with_the_jobs() -> None:
+def test_the_interval_grows_with_the_jobs():
     assert FEW_SECONDS < interval_seconds(100) < interval_seconds(500) < 30 < interval_seconds(5000)
 
 
-def test_notify_gives_subject_and_diagnosis_and_survives_a_command_that_fails(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_notify_gives_subject_and_diagnosis_and_survives_a_command_that_fails(tmp_path, caplog):
     mail = tmp_path / "mail"
     notify(f'echo "$RATCHET_SUBJECT" > {mail}; cat >> {mail}', "it needs you; $(rm -rf x)", "the cause\n")
     assert mail.read_text() == "it needs you; $(rm -rf x)\nthe cause\n"
@@ -85,18 +81,14 @@ def answered(status: int) -> httpx.HTTPStatusError:
 
 @pytest.mark.parametrize("call", ["get_and_submit_flow_runs", "sync_with_backend"])
 @pytest.mark.parametrize("error", [httpx.ConnectError("away"), httpx.ReadTimeout("slow"), answered(503)])
-def test_a_server_that_is_away_is_no_error_of_the_worker(
-    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, call: str, error: Exception
-) -> None:
+def test_a_server_that_is_away_is_no_error_of_the_worker(worker, monkeypatch, call, error):
     """Prefect ends a worker whose calls fail for some minutes."""
     monkeypatch.setattr(BaseWorker, call, raising(error))
     assert not asyncio.run(getattr(worker, call)())
 
 
 @pytest.mark.parametrize("call", ["get_and_submit_flow_runs", "sync_with_backend"])
-def test_a_server_that_refuses_the_worker_ends_it_and_so_does_one_that_was_never_there(
-    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_server_that_refuses_the_worker_ends_it_and_so_does_one_that_was_never_there(worker, monkeypatch, call):
     monkeypatch.setattr(BaseWorker, call, raising(answered(401)))
     with pytest.raises(httpx.HTTPStatusError):
         asyncio.run(getattr(worker, call)())
@@ -107,9 +99,7 @@ def test_a_server_that_refuses_the_worker_ends_it_and_so_does_one_that_was_never
 
 
 @pytest.mark.parametrize("are_kept", [False, True])
-def test_no_run_is_taken_before_a_poll_has_said_how_many_may_come(
-    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, are_kept: bool
-) -> None:
+def test_no_run_is_taken_before_a_poll_has_said_how_many_may_come(worker, monkeypatch, are_kept):
     """A worker that had just started took three runs where SLURM takes one job, half a second before it knew that."""
 
     async def due(_: SlurmWorker) -> list[str]:
@@ -120,9 +110,7 @@ def test_no_run_is_taken_before_a_poll_has_said_how_many_may_come(
     assert asyncio.run(worker.get_and_submit_flow_runs()) == (["due"] if are_kept else [])
 
 
-def test_a_place_that_a_poll_found_free_is_given_at_once_and_before_anybody_is_told_to_wait(
-    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_a_poll_found_free_is_given_at_once_and_before_anybody_is_told_to_wait(worker, monkeypatch):
     """Prefect itself asks for runs every ten seconds only."""
     done: list[str] = []
 
@@ -146,7 +134,7 @@ def test_a_place_that_a_poll_found_free_is_given_at_once_and_before_anybody_is_t
     assert done[:3] == ["poll", "submit", "tell"]
 
 
-def test_few_runs_are_on_their_way_to_a_job_at_once(worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_runs_are_on_their_way_to_a_job_at_once(worker, monkeypatch):
     """Sixty at once took a server on SQLite 220 s, four at once 44 s: its connections waited for each other."""
     under_way, most, made = 0, 0, []
 
@@ -177,8 +165,8 @@ def raising(error: Exception) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("error", [httpx.ConnectError("away"), answered(500)])
 def test_a_server_that_fails_while_prefect_submits_a_run_ends_no_worker_and_the_run_is_found_again(
-    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+    worker, monkeypatch, error
+):
     """Prefect reads the deployment before anything of ours, in the task group that holds our own polls."""
     monkeypatch.setattr(BaseWorker, "_submit_run", raising(error))
     run: Any = SimpleNamespace(id=uuid4())
@@ -196,9 +184,7 @@ def test_a_server_that_fails_while_prefect_submits_a_run_ends_no_worker_and_the_
         (ValueError("no"), ["crashed"]),
     ],
 )
-def test_a_run_is_not_crashed_because_the_server_failed_while_it_was_submitted(
-    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, error: Exception, crashed: list[str]
-) -> None:
+def test_a_run_is_not_crashed_because_the_server_failed_while_it_was_submitted(worker, monkeypatch, error, crashed):
     """Nothing would start it again: its study would end as failed, after days perhaps."""
     proposed: list[str] = []
 
@@ -226,9 +212,7 @@ def test_a_run_is_not_crashed_because_the_server_failed_while_it_was_submitted(
 
 
 @pytest.mark.parametrize("error", [httpx.ConnectError("away"), OSError(5, "Input/output error")])
-def test_a_run_that_cannot_be_read_now_is_left_for_later(
-    worker: SlurmWorker, service: Service, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_run_that_cannot_be_read_now_is_left_for_later(worker, service, monkeypatch, error):
     """What `run` raises Prefect makes Crashed, and nothing would start it again."""
 
     def fails(*_: Any) -> None:
@@ -240,7 +224,7 @@ def test_a_run_that_cannot_be_read_now_is_left_for_later(
     assert result.status_code == 0 and not result.identifier
 
 
-def test_a_run_that_a_person_made_has_the_folder_of_its_stage(service: Service, tmp_path: Path) -> None:
+def test_a_run_that_a_person_made_has_the_folder_of_its_stage(service, tmp_path):
     """There its records and its marker are, and the journal of all its jobs."""
     parameters = {
         "study_file": f"{tmp_path}/runs/mono/studies/robustness-s42-0123abcd.yaml",
@@ -291,19 +275,19 @@ def refusing(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     return Refusing(service, monkeypatch, tmp_path / "runs" / "jobs")
 
 
-def test_what_is_wrong_with_a_first_job_fails_the_run_and_notifies_a_person(refusing: Refusing) -> None:
+def test_what_is_wrong_with_a_first_job_fails_the_run_and_notifies_a_person(refusing):
     ((type_, name, message),) = refusing.run("", pass_environment=["SURELY_NOT_SET"])
     assert (type_, name) == ("FAILED", "Failed") and "SURELY_NOT_SET is not set where the worker" in message
     assert refusing.notified == [message]
 
 
-def test_nobody_is_notified_twice_of_what_a_poll_found_before(refusing: Refusing) -> None:
+def test_nobody_is_notified_twice_of_what_a_poll_found_before(refusing):
     refusing.open = False
     refusing.run("", pass_environment=["SURELY_NOT_SET"])
     assert refusing.states and not refusing.notified
 
 
-def test_what_is_wrong_with_a_continuation_is_waited_for(refusing: Refusing, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_continuation_is_waited_for(refusing, tmp_path):
     """A drained partition or a disk that is away for an hour must not end a study of days."""
     end = End("AwaitingRetry", "the time limit")
     Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
@@ -313,7 +297,7 @@ def test_what_is_wrong_with_a_continuation_is_waited_for(refusing: Refusing, tmp
     assert refusing.run(automatic=False, pass_environment=["SURELY_NOT_SET"])[1][0] == "FAILED"
 
 
-def test_more_memory_than_any_node_has_is_not_waited_for(refusing: Refusing, tmp_path: Path, monkeypatch: Any) -> None:
+def test_more_memory_than_any_node_has_is_not_waited_for(refusing, tmp_path, monkeypatch):
     """SLURM would queue such a job for ever, or refuse it in words that do not name memory."""
     asked: list[float] = []
 
@@ -332,9 +316,7 @@ def test_more_memory_than_any_node_has_is_not_waited_for(refusing: Refusing, tmp
     assert refusing.notified == [message]
 
 
-def test_a_limit_in_which_two_jobs_did_no_step_fails_the_run_and_says_which_key_to_raise(
-    refusing: Refusing, tmp_path: Path
-) -> None:
+def test_a_limit_in_which_two_jobs_did_no_step_fails_the_run_and_says_which_key_to_raise(refusing, tmp_path):
     """Jobs of 60 s got their signal after 18 s, did no step three times, and named no cause."""
     end = End("AwaitingRetry", "the time limit")
     short = {"start_seconds": 25.0, "diagnosis": {"category": "time limit"}}
@@ -347,7 +329,7 @@ def test_a_limit_in_which_two_jobs_did_no_step_fails_the_run_and_says_which_key_
     assert refusing.notified == [message]
 
 
-def test_what_was_done_before_the_server_went_away_is_shown(service: Service, monkeypatch: Any) -> None:
+def test_what_was_done_before_the_server_went_away_is_shown(service, monkeypatch):
     entry = Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7")
     run, end = Run("f", "s", "RUNNING", "Running"), End("Failed", "a check failed")
     done = Finish(run, entry, end, SetState(run, "FAILED", "Failed", end.message))
@@ -366,9 +348,7 @@ def test_what_was_done_before_the_server_went_away_is_shown(service: Service, mo
     assert (shown, notified) == ([end], ["a check failed"])
 
 
-def test_a_worker_whose_pool_was_taken_over_may_submit_nothing_and_stands_by(
-    worker: SlurmWorker, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_worker_whose_pool_was_taken_over_may_submit_nothing_and_stands_by(worker, tmp_path, monkeypatch):
     monkeypatch.setattr("deployments.slurm.pool.worker.get_client", lambda sync_client: None)
     worker._service, site = None, Site(root=str(tmp_path))
     service = asyncio.run(worker._serving(site))
@@ -383,9 +363,7 @@ def test_a_worker_whose_pool_was_taken_over_may_submit_nothing_and_stands_by(
     worker._service.end()
 
 
-def test_the_pool_waits_for_the_runs_that_prefect_is_submitting(
-    worker: SlurmWorker, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_the_pool_waits_for_the_runs_that_prefect_is_submitting(worker, tmp_path, monkeypatch):
     """The cells of a sweep came to the pool one after the other, and went as jobs of their own."""
     monkeypatch.setattr("deployments.slurm.pool.worker.get_client", lambda sync_client: None)
     worker._service = None
@@ -396,7 +374,7 @@ def test_the_pool_waits_for_the_runs_that_prefect_is_submitting(
     service.end()
 
 
-def test_after_a_poll_in_vain_no_ended_run_is_shown_as_if_it_were_alive(service: Service) -> None:
+def test_after_a_poll_in_vain_no_ended_run_is_shown_as_if_it_were_alive(service):
     class Away:
         def jobs(self) -> Any:
             raise Unreachable("away")
@@ -409,7 +387,7 @@ def test_after_a_poll_in_vain_no_ended_run_is_shown_as_if_it_were_alive(service:
     assert not shown
 
 
-def test_each_poll_keeps_the_places_by_the_site_file_as_it_is_now(service: Service, tmp_path: Path) -> None:
+def test_each_poll_keeps_the_places_by_the_site_file_as_it_is_now(service, tmp_path):
     kept: list[tuple[int | None, Alive]] = []
     told: list[int] = []
     alive, keep = Alive(), lambda site, alive: kept.append((site.max_jobs, alive))
@@ -426,7 +404,7 @@ def test_each_poll_keeps_the_places_by_the_site_file_as_it_is_now(service: Servi
     assert kept == [(2, alive), (2, alive), (None, alive)] and told == [1, 1, 1]
 
 
-def test_a_person_is_notified_once_of_what_is_put_off_again_and_again(refusing: Refusing, tmp_path: Path) -> None:
+def test_a_person_is_notified_once_of_what_is_put_off_again_and_again(refusing, tmp_path):
     end = End("AwaitingRetry", "the time limit")
     Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
     message = refusing.run("the time limit", pass_environment=["SURELY_NOT_SET"])[0][2]
@@ -434,9 +412,7 @@ def test_a_person_is_notified_once_of_what_is_put_off_again_and_again(refusing: 
     assert [state[2] for state in refusing.states] == [message, message] and len(refusing.notified) == 1
 
 
-def test_the_site_file_is_read_for_each_job_and_waited_for_while_somebody_edits_it(
-    refusing: Refusing, service: Service, tmp_path: Path
-) -> None:
+def test_the_site_file_is_read_for_each_job_and_waited_for_while_somebody_edits_it(refusing, service, tmp_path):
     plans = []
     service.pool = SimpleNamespace(submit=plans.append)  # type: ignore[assignment]
     site = tmp_path / "site.yaml"
@@ -449,16 +425,14 @@ def test_the_site_file_is_read_for_each_job_and_waited_for_while_somebody_edits_
     assert [(plan.resources.time_limit_minutes, plan.automatic) for plan in plans] == [(77, False)]
 
 
-def test_a_root_that_moves_in_the_site_file_moves_nothing_that_is_under_way(
-    refusing: Refusing, service: Service, tmp_path: Path
-) -> None:
+def test_a_root_that_moves_in_the_site_file_moves_nothing_that_is_under_way(refusing, service, tmp_path):
     service.pool = SimpleNamespace(submit=lambda plan: "7")  # type: ignore[assignment]
     (tmp_path / "site.yaml").write_text("root: /elsewhere\njob_name: other\n")
     refusing.run("")
     assert (service.site.root, service.site.job_name) == (str(tmp_path), "other")
 
 
-def test_a_kept_study_that_asks_for_what_does_not_exist_is_waited_for(refusing: Refusing, tmp_path: Path) -> None:
+def test_a_kept_study_that_asks_for_what_does_not_exist_is_waited_for(refusing, tmp_path):
     kept = tmp_path / "study.yaml"
     kept.write_text("page: x\nstudy: {execution: {resources: {all: {cpu: 1}}}}\n")
     ((_, name, message, _),) = refusing.run("", study_file=str(kept))
@@ -466,7 +440,7 @@ def test_a_kept_study_that_asks_for_what_does_not_exist_is_waited_for(refusing: 
 
 
 @pytest.mark.parametrize("origin", ["person", "automatic"])
-def test_who_asked_for_a_job_stands_before_what_only_put_it_off(service: Service, origin: Origin) -> None:
+def test_who_asked_for_a_job_stands_before_what_only_put_it_off(service, origin):
     """Else a person's start that met a broken site file counts as one of three automatic attempts in vain."""
     start = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -490,9 +464,7 @@ def test_who_asked_for_a_job_stands_before_what_only_put_it_off(service: Service
     assert asked == (origin == "automatic", "the worker was away", str(present.id))
 
 
-def test_a_person_is_notified_of_a_job_that_waits_for_one_whatever_its_message_says(
-    service: Service, monkeypatch: Any
-) -> None:
+def test_a_person_is_notified_of_a_job_that_waits_for_one_whatever_its_message_says(service, monkeypatch):
     notified: list[str] = []
     monkeypatch.setattr(service, "notify", lambda name, message: notified.append(message))
     run = Run("f", "s", "PENDING", "Pending")
@@ -515,9 +487,7 @@ def test_a_person_is_notified_of_a_job_that_waits_for_one_whatever_its_message_s
         (End("Cancelled", "scancel", again=True), False),
     ],
 )
-def test_the_study_of_a_stage_that_ended_is_walked_within_seconds(
-    worker: SlurmWorker, service: Service, end: End, walked: bool
-) -> None:
+def test_the_study_of_a_stage_that_ended_is_walked_within_seconds(worker, service, end, walked):
     """Else the next stage is submitted by `advance`, up to ten minutes later."""
     run = Run("f", "s", "RUNNING", "Running", folder="/runs/mono/train/abababababab/jobs")
     entry = Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7")

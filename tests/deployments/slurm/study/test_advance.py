@@ -1,7 +1,5 @@
 """A look that starts, on a real Prefect server: what is started, what is left alone, nothing is started twice."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -35,7 +33,7 @@ from flows.command.study import stand_of
 from storage import attempts, durable, generations, locks
 from tasks.findings.configuration import ArmsConfig, role_of
 from tasks.stage.attempt import attempt
-from tasks.stage.diagnosis import Category, Diagnosis
+from tasks.stage.diagnosis import Diagnosis
 from tasks.stage.run import Stage
 from tasks.stage.study import StudyBase
 from tests.deployments.requests import counted
@@ -116,14 +114,14 @@ def world(client: SyncPrefectClient, tmp_path: Path) -> World:
     return World(client, tmp_path)
 
 
-def test_only_what_is_ready_is_started_and_only_once(world: World) -> None:
+def test_only_what_is_ready_is_started_and_only_once(world):
     first, second = world.stands()
     assert (first.stand, first.message) == ("under way", "started") and first.flow_run
     assert second == Standing("waits", "waits for first")
     assert world.stands()[0].flow_run == first.flow_run, "a second look made a second flow run"
 
 
-def test_a_run_is_given_where_it_works(world: World) -> None:
+def test_a_run_is_given_where_it_works(world):
     world.site = {"resources": {"partition": "cpu"}, "stages": {"first": {"memory_gb": 8.0}}}
     run = world.client.read_flow_run(world.stands()[0].flow_run)
     variables = run.job_variables
@@ -140,7 +138,7 @@ def test_a_run_is_given_where_it_works(world: World) -> None:
 
 
 @pytest.mark.parametrize("follows", ["Failed", "Cancelled"])
-def test_what_was_started_again_does_not_end_as_the_job_before(world: World, follows: str) -> None:
+def test_what_was_started_again_does_not_end_as_the_job_before(world, follows):
     """Until the worker has submitted the new run's job, the journal's last word is the old one's."""
     before = world.stands()[0].flow_run
     world.entry(before, End(follows, "the cause"))  # type: ignore[arg-type]
@@ -153,7 +151,7 @@ def test_what_was_started_again_does_not_end_as_the_job_before(world: World, fol
     assert world.stands()[0] == Standing("failed", "memory_gb: too much", again.flow_run)
 
 
-def test_a_retry_of_the_run_before_is_seen_beside_a_newer_one_that_was_refused(world: World) -> None:
+def test_a_retry_of_the_run_before_is_seen_beside_a_newer_one_that_was_refused(world):
     before = world.stands()[0].flow_run
     world.entry(before, End("Failed", "the cause"))  # type: ignore[arg-type]
     world.client.set_flow_run_state(before, Failed(), force=True)
@@ -173,24 +171,20 @@ def test_a_retry_of_the_run_before_is_seen_beside_a_newer_one_that_was_refused(w
         ("{stage}_{seed}", [3, 4], "first_all"),
     ],
 )
-def test_a_job_s_name_has_the_seed_that_its_stage_depends_on(
-    pattern: str, seeds: list[int], label: str, tmp_path: Path
-) -> None:
+def test_a_job_s_name_has_the_seed_that_its_stage_depends_on(pattern, seeds, label, tmp_path):
     walk = Walk(tmp_path, "toy")
     handle = walk(FIRST, ToyConfig(ends="finished"))
     seen = SimpleNamespace(stage=handle.stage, run=handle.run, seeds=set(seeds), cell=handle.cell)
     assert job_variables(Site(root="/shared", job_name=pattern), seen, tmp_path)["label"] == label  # type: ignore[arg-type]
 
 
-def test_the_status_starts_nothing_and_says_what_would_be_started(world: World) -> None:
+def test_the_status_starts_nothing_and_says_what_would_be_started(world):
     assert world.shown() == Standing("ready", "starting the study starts it")
     started = world.stands()[0].flow_run
     assert world.shown().flow_run == started
 
 
-def test_a_pool_that_no_worker_serves_is_told(
-    client: SyncPrefectClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pool_that_no_worker_serves_is_told(client, tmp_path, caplog):
     caplog.set_level("WARNING", "ratchet")
     warn_of_idle_pools(client, Site(root=str(tmp_path)))
     pool = client.read_deployment_by_name(FIRST.deployment).work_pool_name
@@ -200,14 +194,14 @@ def test_a_pool_that_no_worker_serves_is_told(
     )
 
 
-def test_what_is_finished_is_not_started_and_what_reads_it_is(world: World) -> None:
+def test_what_is_finished_is_not_started_and_what_reads_it_is(world):
     handle = world.first
     attempt(handle.stage, handle.config, handle.run, {})
     first, second = world.stands()
     assert first.stand == "finished" and (second.stand, second.message) == ("under way", "started")
 
 
-def test_a_held_run_directory_is_left_alone(world: World) -> None:
+def test_a_held_run_directory_is_left_alone(world):
     lock = locks.acquire(world.first.run.path / "locks")
     first, _ = world.stands()
     lock.release()
@@ -215,7 +209,7 @@ def test_a_held_run_directory_is_left_alone(world: World) -> None:
     assert world.stands()[0].message == "started"
 
 
-def test_a_lost_database_starts_nothing_twice_while_the_job_lives(world: World) -> None:
+def test_a_lost_database_starts_nothing_twice_while_the_job_lives(world):
     entry = world.entry(str(uuid4()))
     world.slurm.known = {"7": Job("7", entry.name, "RUNNING")}
     assert "that this Prefect server does not know" in world.stands()[0].message
@@ -226,9 +220,7 @@ def test_a_lost_database_starts_nothing_twice_while_the_job_lives(world: World) 
 
 
 @pytest.mark.parametrize("known_by", ["squeue", "sacct", "its log"])
-def test_after_a_lost_database_a_cancelled_job_stays_cancelled_until_a_person_starts_it(
-    world: World, known_by: str
-) -> None:
+def test_after_a_lost_database_a_cancelled_job_stays_cancelled_until_a_person_starts_it(world, known_by):
     """Its flow run is gone, so nobody wrote down how it ended."""
     entry = world.entry(str(uuid4()))
     ended = {"7": Job("7", entry.name, "CANCELLED", cancelled_by="1000")}
@@ -242,7 +234,7 @@ def test_after_a_lost_database_a_cancelled_job_stays_cancelled_until_a_person_st
     assert world.stands(person=True)[0].message == "started"
 
 
-def test_a_run_under_way_is_attached_to_even_after_its_generation_was_raised(world: World) -> None:
+def test_a_run_under_way_is_attached_to_even_after_its_generation_was_raised(world):
     started = world.stands()[0].flow_run
     world.entry(started)
     world.client.set_flow_run_state(started, Running(), force=True)
@@ -254,7 +246,7 @@ def test_a_run_under_way_is_attached_to_even_after_its_generation_was_raised(wor
 
 
 @pytest.mark.parametrize(("follows", "stand"), [("Failed", "failed"), ("Cancelled", "cancelled")])
-def test_what_stopped_stays_so_until_a_person_starts_it_again(world: World, follows: str, stand: str) -> None:
+def test_what_stopped_stays_so_until_a_person_starts_it_again(world, follows, stand):
     started = world.stands()[0].flow_run
     world.entry(started, End(follows, "the cause"))
     world.client.set_flow_run_state(started, (Failed if follows == "Failed" else Cancelled)(), force=True)
@@ -267,7 +259,7 @@ def test_what_stopped_stays_so_until_a_person_starts_it_again(world: World, foll
 
 
 @pytest.mark.parametrize(("category", "name"), [("bad input", "BadInput"), ("check failed", "Failed")])
-def test_a_study_ends_as_bad_input_when_a_stage_had_it(world: World, category: Category, name: str) -> None:
+def test_a_study_ends_as_bad_input_when_a_stage_had_it(world, category, name):
     started = world.stands()[0].flow_run
     world.entry(started, End("Failed", "the cause", Diagnosis("error", category, "the cause")))
     world.client.set_flow_run_state(started, Failed(), force=True)
@@ -284,7 +276,7 @@ def as_study(world: World, version: int = 1) -> SlurmStudy:
     return SlurmStudy(page, study, Site(root=str(world.root)), world.root)
 
 
-def test_a_cancelled_study_leaves_alone_what_another_study_wants(world: World) -> None:
+def test_a_cancelled_study_leaves_alone_what_another_study_wants(world):
     started = world.stands()[0].flow_run  # no job was submitted yet
     _cancel(as_study(world), set(), {world.first.run.fingerprint})
     assert world.client.read_flow_run(UUID(started)).state.name == "Scheduled"
@@ -292,7 +284,7 @@ def test_a_cancelled_study_leaves_alone_what_another_study_wants(world: World) -
     assert world.client.read_flow_run(UUID(started)).state.name == "Cancelled", "it had no job yet"
 
 
-def test_a_cancelled_study_ends_what_was_started_before_a_stage_changed(world: World) -> None:
+def test_a_cancelled_study_ends_what_was_started_before_a_stage_changed(world):
     started = world.stands()[0].flow_run
     _cancel(as_study(world, 2), {"/another/study.yaml"}, set())
     assert world.client.read_flow_run(UUID(started)).state.name == "Scheduled"
@@ -300,9 +292,7 @@ def test_a_cancelled_study_ends_what_was_started_before_a_stage_changed(world: W
     assert world.client.read_flow_run(UUID(started)).state.name == "Cancelled"
 
 
-def test_a_report_that_finds_no_metric_ends_the_study_at_the_first_finished_arm(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_that_finds_no_metric_ends_the_study_at_the_first_finished_arm(world, monkeypatch):
     """One arm is finished, one has a job, one a flow run without a job, and one nothing; a corrected metric goes on."""
     metric = "accuracy"
 
@@ -338,14 +328,14 @@ def test_a_report_that_finds_no_metric_ends_the_study_at_the_first_finished_arm(
     assert [one.stand for one in again.standings.values()] == ["finished", *["under way"] * 3, "waits"]
 
 
-def test_a_retry_in_prefect_of_what_had_failed_is_attached_to(world: World) -> None:
+def test_a_retry_in_prefect_of_what_had_failed_is_attached_to(world):
     started = world.stands()[0].flow_run
     world.entry(started, End("Failed", "the cause"))
     world.client.set_flow_run_state(started, Running(), force=True)
     assert (world.stands()[0].stand, world.stands()[0].flow_run) == ("under way", started)
 
 
-def test_a_failure_on_disk_alone_is_believed(world: World) -> None:
+def test_a_failure_on_disk_alone_is_believed(world):
     world.config = replace_end(world.config, "check_failed")
     handle = world.first
     attempt(handle.stage, handle.config, handle.run, {})
@@ -353,7 +343,7 @@ def test_a_failure_on_disk_alone_is_believed(world: World) -> None:
     assert first.stand == "failed" and "weights moved" in first.message and not first.bad_input
 
 
-def test_a_dispatch_after_a_failure_raises_the_generation_once_and_not_again_in_its_attempt(world: World) -> None:
+def test_a_dispatch_after_a_failure_raises_the_generation_once_and_not_again_in_its_attempt(world):
     world.config = replace_end(world.config, "check_failed")
     handle = world.first
     attempt(handle.stage, handle.config, handle.run, {})
@@ -364,7 +354,7 @@ def test_a_dispatch_after_a_failure_raises_the_generation_once_and_not_again_in_
     assert attempts.newest(handle.run.attempts)["end_state"] == "check_failed"
 
 
-def test_a_completed_run_whose_folder_was_removed_is_done_again(world: World) -> None:
+def test_a_completed_run_whose_folder_was_removed_is_done_again(world):
     started = world.stands()[0].flow_run
     world.client.set_flow_run_state(started, Completed(), force=True)
     again, _ = world.stands()
@@ -377,9 +367,7 @@ def test_a_completed_run_whose_folder_was_removed_is_done_again(world: World) ->
     )
 
 
-def test_a_stage_that_finishes_while_the_server_is_asked_is_finished_and_keeps_its_marker(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_that_finishes_while_the_server_is_asked_is_finished_and_keeps_its_marker(world, monkeypatch):
     started = world.stands()[0].flow_run
     world.entry(started)
     ask = KnownRuns.of
@@ -396,9 +384,7 @@ def test_a_stage_that_finishes_while_the_server_is_asked_is_finished_and_keeps_i
     assert world.stands()[0].stand == "finished" and generations.current(world.first.run)["generation"] == 0
 
 
-def test_a_marker_that_nfs_does_not_show_yet_is_waited_for_and_never_deleted(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_marker_that_nfs_does_not_show_yet_is_waited_for_and_never_deleted(world, monkeypatch):
     """A client that has just looked for it knows for up to a minute nothing of one that another host wrote."""
     started = world.stands()[0].flow_run
     assert attempt(FIRST, world.config, world.first.run, {}).end_state == "finished"
@@ -416,26 +402,26 @@ def test_a_marker_that_nfs_does_not_show_yet_is_waited_for_and_never_deleted(
     assert generations.current(world.first.run)["generation"] == 0
 
 
-def test_a_run_whose_next_job_was_refused_is_shown_as_failed_by_the_status_too(world: World) -> None:
+def test_a_run_whose_next_job_was_refused_is_shown_as_failed_by_the_status_too(world):
     started = world.stands()[0].flow_run
     world.entry(started, End("AwaitingRetry", "it ran out of memory"))
     world.client.set_flow_run_state(started, Failed(message="more cannot be had here"), force=True)
     assert world.shown() == Standing("failed", "more cannot be had here", started)
 
 
-def test_the_same_study_below_another_root_has_runs_of_its_own(world: World) -> None:
+def test_the_same_study_below_another_root_has_runs_of_its_own(world):
     started = world.stands()[0].flow_run
     world.root = world.root / "elsewhere"
     assert world.stands()[0].message == "started" and world.stands()[0].flow_run != started
 
 
-def test_a_run_that_never_had_a_job_and_crashed_is_not_started_over_and_over(world: World) -> None:
+def test_a_run_that_never_had_a_job_and_crashed_is_not_started_over_and_over(world):
     started = world.stands()[0].flow_run
     world.client.set_flow_run_state(started, Crashed(message="its worker failed"), force=True)
     assert world.stands()[0] == Standing("failed", "its worker failed", started)
 
 
-def test_the_results_of_a_finished_study_are_copied_once_with_their_marker(tmp_path: Path) -> None:
+def test_the_results_of_a_finished_study_are_copied_once_with_their_marker(tmp_path):
     walk = Walk(tmp_path / "runs", "toy")
     last = walk(FIRST, ToyConfig(ends="finished"))
     site = Site(root=str(tmp_path / "runs"), results=str(tmp_path / "results"))
@@ -455,9 +441,7 @@ def replace_end(config: ToyConfig, ends: str) -> ToyConfig:
     return config.model_copy(update={"ends": ends})
 
 
-def test_a_folder_for_results_that_cannot_be_written_is_only_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_for_results_that_cannot_be_written_is_only_warned_of(tmp_path, caplog):
     walk = Walk(tmp_path / "runs", "toy")
     last = walk(FIRST, ToyConfig(ends="finished"))
     attempt(last.stage, last.config, last.run, {})
@@ -495,15 +479,13 @@ def answered(status: int) -> httpx.HTTPStatusError:
 
 
 @pytest.mark.parametrize("once", [False, True])
-def test_what_will_not_pass_is_not_tried_again(once: bool) -> None:
+def test_what_will_not_pass_is_not_tried_again(once):
     with pytest.raises(httpx.HTTPStatusError):
         follow(Away(answered(404), 1), lambda *_: None, once)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("status", [408, 429, 502, 503])
-def test_a_start_goes_on_when_a_busy_server_answers_again(
-    status: int, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_goes_on_when_a_busy_server_answers_again(status, world, monkeypatch):
     waited: list[float] = []
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=waited.append)  # threads of other tests sleep too
     monkeypatch.setattr("deployments.slurm.study.follow.time", clock)
@@ -513,14 +495,14 @@ def test_a_start_goes_on_when_a_busy_server_answers_again(
     assert follower.calls == ["start"] * 6 and waited == [5, 10, 20, 40, 60]
 
 
-def test_a_start_that_meets_a_busy_server_for_too_long_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_meets_a_busy_server_for_too_long_says_how_far_it_came(monkeypatch):
     monkeypatch.setattr("deployments.slurm.study.follow.BUSY_SECONDS", -1.0)
     state = follow(Away(answered(503), 9), lambda *_: None, once=True)  # type: ignore[arg-type]
     assert state.name == "AwaitingRetry" and state.message
     assert "busy (HTTP 503)" in state.message and "; 0 stages are started or finished" in state.message
 
 
-def test_a_start_that_was_broken_off_goes_on_behind_the_stages_that_it_had_begun(world: World) -> None:
+def test_a_start_that_was_broken_off_goes_on_behind_the_stages_that_it_had_begun(world):
     """What has failed since the person asked is not begun again for the same wish."""
     started = world.stands(person=True)[0].flow_run
     world.client.set_flow_run_state(UUID(started), Failed(message="its next job was refused"), force=True)
@@ -534,9 +516,7 @@ def test_a_start_that_was_broken_off_goes_on_behind_the_stages_that_it_had_begun
     assert new.stand == "under way" and new.flow_run != started
 
 
-def test_a_stage_that_somebody_else_has_started_again_since_all_were_read_is_not_started_twice(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_that_somebody_else_has_started_again_since_all_were_read_is_not_started_twice(world, monkeypatch):
     started = world.stands()[0].flow_run
     world.entry(started, End("Failed", "so it ended"))
     world.client.set_flow_run_state(UUID(started), Failed(message="so it ended"), force=True)
@@ -555,9 +535,7 @@ def test_a_stage_that_somebody_else_has_started_again_since_all_were_read_is_not
 
 
 @pytest.mark.parametrize("at_once", [1, 5, 200])
-def test_runs_are_known_by_id_and_by_key_however_many_are_asked_for_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
+def test_runs_are_known_by_id_and_by_key_however_many_are_asked_for_at_once(world, monkeypatch, at_once):
     monkeypatch.setattr("deployments.slurm.study.standings.AT_ONCE", at_once)
     walk = Walk(world.root, world.study)
     for number in range(7):
@@ -576,7 +554,7 @@ def test_runs_are_known_by_id_and_by_key_however_many_are_asked_for_at_once(
         assert sum(asked.values()) == 2 * -(-7 // at_once) + 2
 
 
-def test_many_stages_are_started_and_looked_at_with_few_requests(world: World) -> None:
+def test_many_stages_are_started_and_looked_at_with_few_requests(world):
     walk, told = Walk(world.root, world.study), list[str]()
     handles = [walk(FIRST, ToyConfig(ends=f"finished {number}")) for number in range(12)]
 
@@ -599,9 +577,7 @@ def test_many_stages_are_started_and_looked_at_with_few_requests(world: World) -
     assert [one.stand for one in after] == ["failed"] + ["under way"] * 11
 
 
-def test_a_server_that_is_away_is_polled_again_and_the_person_s_wish_is_kept(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_away_is_polled_again_and_the_person_s_wish_is_kept(world, monkeypatch):
     monkeypatch.setattr("deployments.slurm.study.follow.POLL_SECONDS", 0.0)
     world.config = replace_end(world.config, "check_failed")
     attempt(world.first.stage, world.first.config, world.first.run, {})

@@ -1,7 +1,5 @@
 """What a person's Cancel of a study on SLURM ends, and what it leaves alone."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass, field, replace
@@ -41,9 +39,7 @@ def spared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     return found
 
 
-def test_a_cancelled_study_is_not_started_again_and_spares_what_another_one_wants(
-    tmp_path: Path, spared: list[set[str]]
-) -> None:
+def test_a_cancelled_study_is_not_started_again_and_spares_what_another_one_wants(tmp_path, spared):
     root, study = tmp_path / "runs", toy_study("shared")
     one = kept_study(root, study)
     cancel.withdraw(one, "its report is refused")
@@ -56,7 +52,7 @@ def test_a_cancelled_study_is_not_started_again_and_spares_what_another_one_want
     assert spared == [prints(other), set()]
 
 
-def test_only_a_study_on_slurm_is_stopped_by_a_cancel_of_its_flow_run(tmp_path: Path, spared: list[set[str]]) -> None:
+def test_only_a_study_on_slurm_is_stopped_by_a_cancel_of_its_flow_run(tmp_path, spared):
     study = toy_study("alone")
     kept_study(tmp_path / "runs", study)
     hook = cancel.stop_cancelled(TOY)
@@ -74,9 +70,7 @@ def test_only_a_study_on_slurm_is_stopped_by_a_cancel_of_its_flow_run(tmp_path: 
     assert len(spared) == 1
 
 
-def test_a_cancel_ends_what_was_started_of_the_study_before_a_stage_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancel_ends_what_was_started_of_the_study_before_a_stage_changed(tmp_path, monkeypatch):
     ended: list[set[str]] = []
     monkeypatch.setattr(cancel, "_cancel", lambda slurm, study_files, spared: ended.append(study_files))
     once = kept_study(tmp_path, toy_study("kept")).file
@@ -90,9 +84,7 @@ def test_a_cancel_ends_what_was_started_of_the_study_before_a_stage_changed(
     assert ended[1] == {str(now.file), str(once)} and not study_file.stopped(other).exists()
 
 
-def test_a_cancel_that_no_process_heard_of_is_finished_by_advance(
-    tmp_path: Path, spared: list[set[str]], prefect_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancel_that_no_process_heard_of_is_finished_by_advance(tmp_path, spared, prefect_server, monkeypatch):
     """After a reboot of the login node nobody runs the hook of a study's flow."""
     root, study = tmp_path / "runs", toy_study("gone")
     kept = kept_study(root, study)
@@ -118,8 +110,8 @@ def test_a_cancel_that_no_process_heard_of_is_finished_by_advance(
 
 
 def test_a_busy_server_is_asked_again_and_a_study_that_was_not_cancelled_whole_stays_cancelling(
-    tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, prefect_server, monkeypatch
+):
     """One answer 503 left the stage running, and the study said Cancelled."""
     root, study = tmp_path / "runs", toy_study("busy")
     site = tmp_path / "site.yaml"
@@ -159,9 +151,7 @@ def test_a_busy_server_is_asked_again_and_a_study_that_was_not_cancelled_whole_s
         assert [client.read_flow_run(run).state.name for run in (whole, one)] == ["Cancelled", "Cancelled"]
 
 
-def test_a_study_that_a_command_started_has_one_flow_run_which_its_cancel_ends(
-    tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_that_a_command_started_has_one_flow_run_which_its_cancel_ends(tmp_path, prefect_server, monkeypatch):
     """It had none: nothing in the UI showed the study as a whole, and nothing could cancel it."""
     (tmp_path / "site.yaml").write_text(f"root: {tmp_path / 'runs'}\n")
     monkeypatch.setenv("RATCHET_SITE", str(tmp_path / "site.yaml"))
@@ -189,8 +179,8 @@ def test_a_study_that_a_command_started_has_one_flow_run_which_its_cancel_ends(
 
 @pytest.mark.parametrize("process", ["none yet", "gone"])
 def test_a_cancel_of_a_study_s_run_that_no_process_heard_of_is_finished_by_advance(
-    tmp_path: Path, spared: list[set[str]], prefect_server: str, monkeypatch: pytest.MonkeyPatch, process: str
-) -> None:
+    tmp_path, spared, prefect_server, monkeypatch, process
+):
     """Prefect sets it Cancelled, at once or after five minutes, and calls no hook: its jobs went on."""
     monkeypatch.setattr("deployments.slurm.study.cancel.read_site", lambda: Site(root=str(tmp_path / "runs")))
     kept = kept_study(tmp_path / "runs", toy_study("unheard-" + process[:4]))
@@ -209,7 +199,7 @@ def test_a_cancel_of_a_study_s_run_that_no_process_heard_of_is_finished_by_advan
         assert len(spared) == 1, "a start after the cancel stands"
 
 
-def test_the_jobs_of_a_cancelled_study_are_ended_without_worker_or_server(tmp_path: Path) -> None:
+def test_the_jobs_of_a_cancelled_study_are_ended_without_worker_or_server(tmp_path):
     kept = kept_study(tmp_path, toy_study("jobs"))
     journal = Journal(jobs_folder(kept.handles[0].run))
     for number, end in ((1, End("AwaitingRetry", "the time limit")), (2, None), (3, None), (4, None)):

@@ -1,7 +1,5 @@
 """What `ratchet doctor` says of what a test's cluster does not have: a disk that hosts share, a clock that is wrong."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
@@ -22,9 +20,7 @@ scratch@tcp:/fs /lustre lustre rw 0 0
 @pytest.mark.parametrize(
     ("place", "kind"), [("/home/me/.prefect", "nfs4"), ("/lustre/p", "lustre"), ("/lustre/own/p", ""), ("/var/tmp", "")]
 )
-def test_a_database_on_a_disk_that_hosts_share_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, kind: str
-) -> None:
+def test_a_database_on_a_disk_that_hosts_share_is_told(tmp_path, monkeypatch, place, kind):
     (tmp_path / "self").mkdir()
     (tmp_path / "self" / "mounts").write_text(MOUNTS)
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
@@ -35,7 +31,7 @@ def test_a_database_on_a_disk_that_hosts_share_is_told(
 
 
 @pytest.mark.parametrize(("seconds", "good"), [(-100, False), (0, True), (100, False)])
-def test_a_node_s_clock_that_differs_is_told(tmp_path: Path, seconds: int, good: bool) -> None:
+def test_a_node_s_clock_that_differs_is_told(tmp_path, seconds, good):
     sent = _Sent(["training"], Resources(), "7", time.time(), tmp_path / "0.json")
     shares, clock, torch = _judged(
         "n", sent, {"time": time.time() + seconds, "host": "n1", "python": "3", "torch": "t"}

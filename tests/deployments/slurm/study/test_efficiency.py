@@ -1,7 +1,5 @@
 """What a study's jobs cost, from their journals and records."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +57,7 @@ def a_job(
     durable.write_json(run.attempts / f"{number:04d}.json", record)
 
 
-def test_times_gpu_hours_and_use_are_summed_over_the_jobs(tmp_path: Path) -> None:
+def test_times_gpu_hours_and_use_are_summed_over_the_jobs(tmp_path):
     handle = a_stage(tmp_path)
     a_job(handle.run, 1, 0, 600, 600 + 3600, cpu_seconds=2 * 3600, peak_memory_bytes=2 * 2**30)
     a_job(handle.run, 2, 5000, 5100, None, seen_ended=5100 + 1800)  # killed: the worker saw its end
@@ -70,7 +68,7 @@ def test_times_gpu_hours_and_use_are_summed_over_the_jobs(tmp_path: Path) -> Non
     assert used.suggestion == "memory_gb: 3, cpus: 3"
 
 
-def test_what_a_killed_job_used_is_read_from_the_accounting(tmp_path: Path) -> None:
+def test_what_a_killed_job_used_is_read_from_the_accounting(tmp_path):
     handle = a_stage(tmp_path)
     a_job(handle.run, 1, 0, 600, 600 + 3600, cpu_seconds=2 * 3600, peak_memory_bytes=2 * 2**30)
     a_job(handle.run, 2, 5000, 5100, None, seen_ended=5100 + 3600)
@@ -85,7 +83,7 @@ def test_what_a_killed_job_used_is_read_from_the_accounting(tmp_path: Path) -> N
     assert (used.cpu_share, used.memory_gb, used.suggestion) == (1.0, 15.0, "")
 
 
-def test_steps_that_were_computed_twice_are_lost_work(tmp_path: Path) -> None:
+def test_steps_that_were_computed_twice_are_lost_work(tmp_path):
     handle = a_stage(tmp_path)
     a_job(handle.run, 1, 0, 0, 60, cpu_seconds=480.0, peak_memory_bytes=15 * 2**30)
     rows = [{"step": step} for step in (1, 2, 3, 4, 3, 4, 5)] + [{"checkpoint": 2}]
@@ -98,7 +96,7 @@ def test_steps_that_were_computed_twice_are_lost_work(tmp_path: Path) -> None:
     assert "| all | 1 | 0.0 s | 1 min 0 s | 0.03 | 2 of 5 | | | |" in shown
 
 
-def test_the_table_names_the_cell_of_each_stage_and_says_where_no_memory_was_asked_for(tmp_path: Path) -> None:
+def test_the_table_names_the_cell_of_each_stage_and_says_where_no_memory_was_asked_for(tmp_path):
     """Five rows that are all called `uat` say nothing."""
     config = ToyConfig(ends="finished", cell="adversarial, seed 3")
     handle = Walk(tmp_path, "toy")(Stage("first", ToyConfig, "tests.deployments.toy:work"), config)
@@ -109,7 +107,7 @@ def test_the_table_names_the_cell_of_each_stage_and_says_where_no_memory_was_ask
     assert "| 15.0 GB" in efficiency.table([handle])
 
 
-def test_what_is_suggested_is_less_than_what_was_asked(tmp_path: Path) -> None:
+def test_what_is_suggested_is_less_than_what_was_asked(tmp_path):
     handle = a_stage(tmp_path)
     hour = 3600.0
     a_job(handle.run, 1, 0, 0, hour, device="cpu", cpu_seconds=3.9 * hour, peak_memory_bytes=0.3 * 2**30)
@@ -121,7 +119,7 @@ def test_what_is_suggested_is_less_than_what_was_asked(tmp_path: Path) -> None:
     assert small.suggestion == "", "42% of 2 is still 2"
 
 
-def test_a_job_that_was_cancelled_in_the_queue_counts_as_queued(tmp_path: Path) -> None:
+def test_a_job_that_was_cancelled_in_the_queue_counts_as_queued(tmp_path):
     handle = a_stage(tmp_path)
     a_job(handle.run, 1, 0, 100, 160, seen_ended=160)
     end = End("Cancelled", "cancelled")
@@ -130,11 +128,11 @@ def test_a_job_that_was_cancelled_in_the_queue_counts_as_queued(tmp_path: Path) 
     assert efficiency.use_of(handle.run).queued == 600
 
 
-def test_a_study_without_jobs_has_no_table(tmp_path: Path) -> None:
+def test_a_study_without_jobs_has_no_table(tmp_path):
     assert efficiency.table([a_stage(tmp_path)]) == ""
 
 
-def test_a_stage_that_has_not_run_yet_has_no_use(tmp_path: Path) -> None:
+def test_a_stage_that_has_not_run_yet_has_no_use(tmp_path):
     handle = a_stage(tmp_path)
     waits = Submission(1, "toy.1", "f", 1000.0, True, 16.0, cpus=8, gpus=1, time_limit_minutes=60, job_id="1")
     Journal(handle.run.path / "jobs").write(waits)

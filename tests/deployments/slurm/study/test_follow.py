@@ -1,7 +1,5 @@
 """A study on SLURM as who started it follows it: what is kept of it, and what an edit meanwhile changes."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +42,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: str
         yield found
 
 
-def test_a_finished_study_is_no_longer_active(tmp_path: Path, started: list[tuple[Any, ...]]) -> None:
+def test_a_finished_study_is_no_longer_active(tmp_path, started):
     """Else a stage that gets a new version, or a folder that is removed, would have it all done again, unasked."""
     root, study = tmp_path / "runs", toy_study("finishes")
     kept = kept_study(root, study)
@@ -57,9 +55,7 @@ def test_a_finished_study_is_no_longer_active(tmp_path: Path, started: list[tupl
     assert study_file.active(root) == [], "started again it was checked once more, and found finished"
 
 
-def test_a_start_that_is_refused_changes_nothing_of_a_study_under_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[tuple[Any, ...]]
-) -> None:
+def test_a_start_that_is_refused_changes_nothing_of_a_study_under_way(tmp_path, monkeypatch, started):
     """The kept file is what the next job of a training under way is made of."""
     file = kept_study(tmp_path / "runs", toy_study("under-way")).file
     study_file.stopped(file).touch()
@@ -74,9 +70,7 @@ def test_a_start_that_is_refused_changes_nothing_of_a_study_under_way(
     assert file.read_bytes() == before and study_file.stopped(file).exists() and not started
 
 
-def test_an_edit_of_the_site_file_or_of_the_source_ends_nothing_that_is_followed(
-    tmp_path: Path, started: list[tuple[Any, ...]]
-) -> None:
+def test_an_edit_of_the_site_file_or_of_the_source_ends_nothing_that_is_followed(tmp_path, started):
     page = tmp_path / "edited.py"
     page.write_text("from tests.slurm.toy import Study, page\n")
     follower = Follower(SlurmStudy.at_site(load_page(str(page)), toy_study("followed")))
@@ -89,9 +83,7 @@ def test_an_edit_of_the_site_file_or_of_the_source_ends_nothing_that_is_followed
     assert (source / "edited.py").read_text().startswith("from"), "its jobs run what was started"
 
 
-def test_whoever_starts_a_job_gives_it_the_source_of_the_last_start(
-    tmp_path: Path, started: list[tuple[Any, ...]]
-) -> None:
+def test_whoever_starts_a_job_gives_it_the_source_of_the_last_start(tmp_path, started):
     """A corrected stage would run as it was before, where the one who had followed the study first was faster."""
     page = tmp_path / "corrected.py"
     page.write_text("from tests.slurm.toy import Study, page\n")
@@ -110,9 +102,7 @@ def test_whoever_starts_a_job_gives_it_the_source_of_the_last_start(
     assert (again / "corrected.py").read_text().endswith("edited again\n"), "what is gone is made of what is there"
 
 
-def test_a_study_that_was_cancelled_is_followed_on_without_starting_anything(
-    tmp_path: Path, started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_that_was_cancelled_is_followed_on_without_starting_anything(tmp_path, started, monkeypatch):
     """Another process cancelled it, and a stage that another study wants went on and finished."""
     monkeypatch.setattr(follow, "standings", lambda slurm, told: "how it stands")
     slurm = SlurmStudy.at_site(TOY, toy_study("cancelled"))
@@ -127,9 +117,7 @@ def test_a_study_that_was_cancelled_is_followed_on_without_starting_anything(
     assert len(started) == 3, "a person started it again"
 
 
-def test_who_removes_the_root_of_a_study_that_is_followed_is_told_so(
-    tmp_path: Path, started: list[tuple[Any, ...]]
-) -> None:
+def test_who_removes_the_root_of_a_study_that_is_followed_is_told_so(tmp_path, started):
     slurm = SlurmStudy.at_site(TOY, toy_study("removed"))
     follower = Follower(slurm)
     follower.start()
@@ -139,9 +127,7 @@ def test_who_removes_the_root_of_a_study_that_is_followed_is_told_so(
     assert "changed" not in str(told.value)
 
 
-def test_a_start_that_was_broken_off_tells_the_next_try_what_it_had_begun(
-    tmp_path: Path, started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_was_broken_off_tells_the_next_try_what_it_had_begun(tmp_path, started, monkeypatch):
     tries: list[frozenset[str]] = []
 
     def busy(*_: Any, told: Any, begun: Any, **__: Any) -> Any:
@@ -162,7 +148,7 @@ def test_a_start_that_was_broken_off_tells_the_next_try_what_it_had_begun(
     assert tries == [frozenset(), frozenset({first.run.fingerprint})] and told == [first, first]
 
 
-def test_what_is_followed_ends_when_its_file_is_gone(tmp_path: Path, started: list[tuple[Any, ...]]) -> None:
+def test_what_is_followed_ends_when_its_file_is_gone(tmp_path, started):
     follower = Follower(SlurmStudy.at_site(TOY, toy_study("removed")))
     follower.start()
     next((tmp_path / "runs").glob("removed/studies/*.yaml")).unlink()
@@ -171,9 +157,7 @@ def test_what_is_followed_ends_when_its_file_is_gone(tmp_path: Path, started: li
     assert len(started) == 1
 
 
-def test_a_marker_that_stops_holding_is_noticed_while_the_study_is_followed(
-    tmp_path: Path, started: list[tuple[Any, ...]]
-) -> None:
+def test_a_marker_that_stops_holding_is_noticed_while_the_study_is_followed(tmp_path, started):
     study = toy_study("edited")
     done = Here(tmp_path / "runs", study.name)
     TOY.function(study, done)
@@ -186,7 +170,7 @@ def test_a_marker_that_stops_holding_is_noticed_while_the_study_is_followed(
     assert [handle.finished for handle in slurm.handles] == [False, False]
 
 
-def test_a_start_walks_the_page_once_and_a_poll_does_not(tmp_path: Path, started: list[tuple[Any, ...]]) -> None:
+def test_a_start_walks_the_page_once_and_a_poll_does_not(tmp_path, started):
     """A page of hundreds of stages checks hundreds of markers on a shared disk each time."""
     walked: list[str] = []
 
@@ -201,9 +185,7 @@ def test_a_start_walks_the_page_once_and_a_poll_does_not(tmp_path: Path, started
     assert walked == ["walked"] and len(started) == 2
 
 
-def test_bad_input_is_a_state_of_the_study_and_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_bad_input_is_a_state_of_the_study_and_no_traceback(tmp_path, monkeypatch, prefect_server, caplog):
     def refuses(*_: Any) -> None:
         raise BadInput("memory_gb: 900 GB asked for")
 

@@ -1,7 +1,5 @@
 """What is checked of a study on SLURM before any of its stages is started."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -63,8 +61,8 @@ def a_study(root: Path, asked: dict[str, Any], **of_site: Any) -> SlurmStudy:
 
 
 def test_all_that_stands_against_a_study_is_told_at_once_each_cause_once_with_its_stages(
-    at_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    at_server, tmp_path, monkeypatch
+):
     """They came one at a time: of each stage the first, after a correction the next."""
     monkeypatch.setenv("SLURM_CLUSTERS", "gpus")
     with pytest.raises(BadInput) as refused:
@@ -81,9 +79,7 @@ def test_all_that_stands_against_a_study_is_told_at_once_each_cause_once_with_it
     assert len(lines) == 7 and not [*tmp_path.iterdir()], "and nothing was begun"
 
 
-def test_a_torch_without_cuda_for_jobs_on_a_gpu_is_told_before_they_are_submitted(
-    at_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torch_without_cuda_for_jobs_on_a_gpu_is_told_before_they_are_submitted(at_server, tmp_path, monkeypatch):
     study = a_study(tmp_path, {"all": {"memory_gb": 1}})
     monkeypatch.setattr(preflight, "without_cuda", lambda: "no CUDA")
     assert checked(study).refusal == ""
@@ -94,9 +90,7 @@ def test_a_torch_without_cuda_for_jobs_on_a_gpu_is_told_before_they_are_submitte
     assert "no CUDA" not in checked(SlurmStudy(study.page, on_gpu.study, elsewhere, tmp_path)).refusal
 
 
-def test_the_environment_that_counts_is_the_worker_s(
-    at_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_that_counts_is_the_worker_s(at_server, tmp_path, monkeypatch):
     """The example's HF_TOKEN passed the dry run, and the first job failed a second after the start."""
     at_site = {"pass_environment": ["OF_THE_WORKER"]}
     study = a_study(tmp_path / "runs", {"all": {"memory_gb": 1}}, resources=at_site)
@@ -113,9 +107,7 @@ def test_the_environment_that_counts_is_the_worker_s(
     assert "OF_THE_WORKER is not set" in checked(study).refusal
 
 
-def test_the_dry_run_tells_all_refusals_above_the_scripts(
-    at_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_dry_run_tells_all_refusals_above_the_scripts(at_server, tmp_path, monkeypatch, capsys):
     """They came below 290 lines."""
     site = tmp_path / "site.yaml"
     site.write_text(
@@ -137,9 +129,7 @@ def test_the_dry_run_tells_all_refusals_above_the_scripts(
         ({}, {"train": {}}, "site file: stages.train: no stage has this name; known: aggregate, "),
     ],
 )
-def test_resources_of_a_stage_that_does_not_exist_are_refused(
-    own: dict[str, Any], stages: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_resources_of_a_stage_that_does_not_exist_are_refused(own, stages, message, tmp_path):
     """They would be given to nobody, and the stage that was meant would run with too little."""
     walk = Walk(tmp_path, "toy")
     toy.page(toy_study(), walk)

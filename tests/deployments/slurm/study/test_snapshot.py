@@ -1,7 +1,5 @@
 """The source that a job runs: a copy that editing the checkout does not change."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -36,7 +34,7 @@ def names(folder: Path) -> set[str]:
     return {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
 
 
-def test_the_rooms_are_copied_as_they_are_with_the_version_beside_them(checkout: Path, tmp_path: Path) -> None:
+def test_the_rooms_are_copied_as_they_are_with_the_version_beside_them(checkout, tmp_path):
     copy = stage_source(tmp_path / "sources", repository=checkout)
     expected = {f"{room}/{name}" for room in ROOMS for name in ("__init__.py", "deep/module.py")}
     assert names(copy) == expected | {"flows/profile.yaml", attempts.SOURCE_FILE}
@@ -44,7 +42,7 @@ def test_the_rooms_are_copied_as_they_are_with_the_version_beside_them(checkout:
     assert durable.read_json(copy / attempts.SOURCE_FILE) == attempts.source_version()
 
 
-def test_the_same_source_is_staged_once_and_another_beside_it(checkout: Path, tmp_path: Path, monkeypatch) -> None:
+def test_the_same_source_is_staged_once_and_another_beside_it(checkout, tmp_path, monkeypatch):
     sources = tmp_path / "sources"
     first = stage_source(sources, repository=checkout)
     inode = first.stat().st_ino
@@ -63,12 +61,12 @@ def test_the_same_source_is_staged_once_and_another_beside_it(checkout: Path, tm
     assert staged(sources, repository=checkout) not in (first, second), "a file's name counts"
 
 
-def test_to_ask_where_it_would_be_writes_nothing(checkout: Path, tmp_path: Path) -> None:
+def test_to_ask_where_it_would_be_writes_nothing(checkout, tmp_path):
     assert staged(tmp_path / "sources", repository=checkout).parent == tmp_path / "sources"
     assert not (tmp_path / "sources").exists()
 
 
-def test_of_many_that_stage_at_once_none_replaces_what_another_gave_to_a_job(checkout: Path, tmp_path: Path) -> None:
+def test_of_many_that_stage_at_once_none_replaces_what_another_gave_to_a_job(checkout, tmp_path):
     start, found = threading.Barrier(6), []
 
     def stage() -> None:
@@ -85,7 +83,7 @@ def test_of_many_that_stage_at_once_none_replaces_what_another_gave_to_a_job(che
     assert [path.name for path in (tmp_path / "sources").iterdir()] == [found[0][0].name], "nothing is left over"
 
 
-def test_half_a_copy_is_never_taken_for_one(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_copy_is_never_taken_for_one(checkout, tmp_path, monkeypatch):
     def dies(moment: str, path: Path) -> None:
         if moment == "written" and path.parent.name == "sources":
             raise KeyboardInterrupt
@@ -98,7 +96,7 @@ def test_half_a_copy_is_never_taken_for_one(checkout: Path, tmp_path: Path, monk
     assert (stage_source(tmp_path / "sources", repository=checkout) / "flows" / "__init__.py").exists()
 
 
-def test_python_runs_the_copy_and_not_the_checkout(tmp_path: Path) -> None:
+def test_python_runs_the_copy_and_not_the_checkout(tmp_path):
     """With an editable install, as here: the working directory comes first."""
     copy = stage_source(tmp_path / "sources")
     code = (
@@ -110,8 +108,8 @@ def test_python_runs_the_copy_and_not_the_checkout(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_is_noted_later_leaves_nothing_else_in_the_copy_of_jobs_at_any_moment(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    checkout, tmp_path, monkeypatch
+):
     copy = snapshot.stage_source(tmp_path, repository=checkout)
     seen: list[set[Path]] = []
     rename = os.replace

@@ -1,7 +1,5 @@
 """Records of attacked texts, made up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Arms over seeds: the numbers of the recorded study, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -38,7 +36,7 @@ def recorded() -> dict[str, dict[str, float]]:
     return {arm: values_with(*facts, number) for number, (arm, facts) in enumerate(RECORDED.items())}
 
 
-def test_of_the_recorded_ten_seeds_adversarial_is_worse_and_random_is_not_shown_to_be(recorded) -> None:
+def test_of_the_recorded_ten_seeds_adversarial_is_worse_and_random_is_not_shown_to_be(recorded):
     """By Welch's t: which seed had which value is not known, and so no pairs are."""
     random, adversarial, between = compare(recorded, PAIRS, 0.95, 3)
     assert adversarial.worse and not adversarial.better
@@ -48,14 +46,14 @@ def test_of_the_recorded_ten_seeds_adversarial_is_worse_and_random_is_not_shown_
     assert adversarial.p_welch == pytest.approx(2.55e-7, rel=0.01)
 
 
-def test_the_interval_has_ddof_1_and_students_t(recorded) -> None:
+def test_the_interval_has_ddof_1_and_students_t(recorded):
     """The recorded one is z times the deviation with ddof 0: 1.334e-5 in place of 1.62e-5."""
     found = arm_mean(recorded["none"], 0.95)
     assert found.interval is not None
     assert (found.interval[1] - found.interval[0]) / 2 == pytest.approx(1.62e-5, rel=0.002)
 
 
-def test_the_numbers_are_those_of_scipy(recorded) -> None:
+def test_the_numbers_are_those_of_scipy(recorded):
     found = compare(recorded, PAIRS, 0.95, 3)
     for one in found:
         ours, theirs = (list(recorded[name].values()) for name in (one.arm, one.reference))
@@ -70,7 +68,7 @@ def test_the_numbers_are_those_of_scipy(recorded) -> None:
     )
 
 
-def test_nothing_is_better_below_the_least_number_of_seeds_and_on_one_seed_there_is_no_interval(recorded) -> None:
+def test_nothing_is_better_below_the_least_number_of_seeds_and_on_one_seed_there_is_no_interval(recorded):
     assert not any(one.better or one.worse for one in compare(recorded, PAIRS, 0.95, 11))
     one_seed = {arm: {"0": values["0"]} for arm, values in recorded.items()}
     for one in compare(one_seed, PAIRS, 0.95, 1):
@@ -78,27 +76,27 @@ def test_nothing_is_better_below_the_least_number_of_seeds_and_on_one_seed_there
     assert arm_mean(one_seed["none"], 0.95).interval is None
 
 
-def test_exchanges_of_three_seeds_show_nothing(recorded) -> None:
+def test_exchanges_of_three_seeds_show_nothing(recorded):
     three = {arm: {seed: values[seed] for seed in "012"} for arm, values in recorded.items()}
     found = compare(three, PAIRS, 0.95, 3)
     assert all(one.least_p_exchange == 0.25 <= one.p_exchange for one in found)
 
 
 @pytest.mark.parametrize(("effect", "seeds"), [(7.0, 3), (1.0, 10), (0.5, 34), (0.2, 199)])
-def test_the_seeds_needed_are_those_of_the_known_tables(effect: float, seeds: int) -> None:
+def test_the_seeds_needed_are_those_of_the_known_tables(effect, seeds):
     """As G*Power has them: a two-sided paired t test at 5 % with a power of 80 %."""
     assert seeds_needed(effect, 1.0, 0.95) == seeds
     assert seeds_needed(-effect, 1.0, 0.95) == seeds
 
 
-def test_what_these_seeds_could_have_shown_is_what_needs_as_many(recorded) -> None:
+def test_what_these_seeds_could_have_shown_is_what_needs_as_many(recorded):
     for one in compare(recorded, PAIRS, 0.95, 3):
         among = 1 - 0.05 / len(PAIRS)
         assert seeds_needed(one.smallest_shown * 1.001, one.standard_deviation, among) == one.seeds
         assert seeds_needed(one.smallest_shown * 0.999, one.standard_deviation, among) == one.seeds + 1
 
 
-def test_for_an_effect_that_is_hardly_there_no_number_of_seeds_is_named() -> None:
+def test_for_an_effect_that_is_hardly_there_no_number_of_seeds_is_named():
     assert seeds_needed(0.001, 1.0, 0.95) is None and seeds_needed(0.0, 1.0, 0.95) is None
 
 
@@ -112,21 +110,21 @@ def test_for_an_effect_that_is_hardly_there_no_number_of_seeds_is_named() -> Non
         ({"a": {"0": 1.0, "1": 1.0}}, "a, seed 0 and a, seed 1 have the same value"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_by_name(values: dict[str, dict[str, float]], said: str) -> None:
+def test_what_cannot_be_compared_is_refused_by_name(values, said):
     with pytest.raises(ValueError, match=said):
         require_comparable(values)
     with pytest.raises(ValueError, match=said):
         compare(values, [], 0.95, 3)
 
 
-def test_of_a_mean_of_nothing_no_difference_is_a_share_and_of_a_negative_one_it_keeps_its_sign() -> None:
+def test_of_a_mean_of_nothing_no_difference_is_a_share_and_of_a_negative_one_it_keeps_its_sign():
     (found,) = compare({"a": {"0": -1.0, "1": 1.0}, "b": {"0": 2.0, "1": 3.0}}, [("b", "a")], 0.95, 2)
     assert found.percent is None and found.mean == 2.5
     (found,) = compare({"a": {"0": -2.0, "1": -2.2}, "b": {"0": -1.0, "1": -1.1}}, [("b", "a")], 0.95, 2)
     assert found.mean > 0 and found.percent == pytest.approx(50)
 
 
-def test_what_one_comparison_alone_would_show_is_not_shown_among_many() -> None:
+def test_what_one_comparison_alone_would_show_is_not_shown_among_many():
     """Of twenty comparisons of equal arms one has p below 0.05."""
     reference = {"0": 1.00, "1": 1.20, "2": 1.10, "3": 1.30}
     values = {
@@ -142,7 +140,7 @@ def test_what_one_comparison_alone_would_show_is_not_shown_among_many() -> None:
     assert not among.better and not any(one.better or one.worse for one in others)
 
 
-def test_the_comparisons_of_all_tables_of_a_report_are_corrected_together() -> None:
+def test_the_comparisons_of_all_tables_of_a_report_are_corrected_together():
     """A report with two tables of three comparisons makes six."""
     tables = {
         name: {
@@ -162,7 +160,7 @@ def test_the_comparisons_of_all_tables_of_a_report_are_corrected_together() -> N
     assert all(one.seeds_needed <= other.seeds_needed for one, other in zip(alone, found["inside"], strict=True))
 
 
-def test_what_seeds_agree_on_is_not_shown_where_other_sources_would_differ() -> None:
+def test_what_seeds_agree_on_is_not_shown_where_other_sources_would_differ():
     """Three seeds that say nearly the same of few texts know little of other texts."""
     values = {"a": {"0": 1.0, "1": 1.01, "2": 0.99}, "b": {"0": 2.0, "1": 2.02, "2": 2.01}}
     pairs = [("a", "b"), ("b", "a")]

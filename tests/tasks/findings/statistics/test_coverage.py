@@ -3,8 +3,6 @@
 `sources_of_quick.json` has the totals of each source as `interval` is given them: tokens, attacked and clean losses.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -48,14 +46,12 @@ def by_percentile(statistic: Statistic, columns: list[np.ndarray]) -> Any:
 
 
 @pytest.mark.parametrize(("population", "smooth"), [(DIFFERENCE, True), (MATCHED, False)])
-def test_nominal_95_percent_cover_where_some_sources_hold_far_more_tokens_than_others(
-    population: tuple[str, Statistic], smooth: bool
-):
+def test_nominal_95_percent_cover_where_some_sources_hold_far_more_tokens_than_others(population, smooth):
     assert covered(*population, lambda of, columns: interval(of, columns, RESAMPLES, 0.95, smooth=smooth)) >= 0.93
 
 
 @pytest.mark.parametrize(
     ("population", "method"), [(DIFFERENCE, by_bootstrap_t), (MATCHED, by_percentile), (MATCHED, by_bootstrap_t)]
 )
-def test_what_stood_there_before_covers_too_little(population: tuple[str, Statistic], method: Method):
+def test_what_stood_there_before_covers_too_little(population, method):
     assert covered(*population, method) < 0.92

@@ -1,7 +1,5 @@
 """Differs, equivalent within the margin, or undecided."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -37,7 +35,7 @@ def ask(mean: float, spread: float, margin: float = 0.1) -> Answer:
         (0.0, 0.0, "equivalent"),
     ],
 )
-def test_the_answer_follows_both_intervals(mean: float, spread: float, expected: str):
+def test_the_answer_follows_both_intervals(mean, spread, expected):
     assert ask(mean, spread).answer == expected
 
 
@@ -57,9 +55,7 @@ def test_equivalence_needs_both_tests():
 @pytest.mark.parametrize(
     ("p_value", "expected"), [(None, "differs"), (0.05, "differs"), (0.051, "undecided"), (0.4, "undecided")]
 )
-def test_an_interval_without_zero_is_no_difference_where_exchanges_give_one_as_large(
-    p_value: float | None, expected: str
-):
+def test_an_interval_without_zero_is_no_difference_where_exchanges_give_one_as_large(p_value, expected):
     found = answer(lambda _: Estimate(value=0.5, interval=[0.3, 0.7], p_value=p_value), 0.1, 0.95)
     assert (found.answer, found.p_value) == (expected, p_value)
 
@@ -71,9 +67,7 @@ def test_a_p_value_above_the_level_leaves_equivalence_as_it_is():
 
 @pytest.mark.parametrize("interval", [[0.3, 0.7], [-0.01, 0.01]])
 @pytest.mark.parametrize(("sources", "decided"), [(2, False), (4, False), (5, False), (6, True), (40, True)])
-def test_so_few_sources_that_no_exchange_shows_anything_decide_nothing(
-    interval: list[float], sources: int, decided: bool
-):
+def test_so_few_sources_that_no_exchange_shows_anything_decide_nothing(interval, sources, decided):
     """With four sources 2 / 2^4 = 0.125, however far apart two models are."""
     found = answer(lambda _: Estimate(value=0.5, interval=interval), 0.1, 0.95, least_p_value(sources))
     assert (found.answer != "undecided") == decided and found.too_few_sources != decided
@@ -85,7 +79,7 @@ def test_one_source_decides_nothing():
 
 
 @pytest.mark.parametrize(("margin", "level"), [(0.0, 0.95), (0.1, 0.5), (float("nan"), 0.95)])
-def test_what_makes_no_sense_is_refused(margin: float, level: float):
+def test_what_makes_no_sense_is_refused(margin, level):
     with pytest.raises(ValueError, match="must be positive"):
         answer(difference_of(0, 1), margin, level)
 

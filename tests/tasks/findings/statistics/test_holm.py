@@ -1,7 +1,5 @@
 """Holm's correction against values computed by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -23,6 +21,6 @@ def test_one_is_left_as_it_is_and_none_exceeds_1():
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.1, math.nan])
-def test_what_is_no_p_value_is_refused_by_name(p: float):
+def test_what_is_no_p_value_is_refused_by_name(p):
     with pytest.raises(ValueError, match="the p-value of b is"):
         holm({"a": 0.5, "b": p})

@@ -1,7 +1,5 @@
 """P-values of two models exchanged within sources."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 
@@ -31,7 +29,7 @@ def means(differences: list[float]) -> float:
         ([1.0], 1.0),
     ],
 )
-def test_few_sources_are_counted_as_by_hand(differences: list[float], p: float):
+def test_few_sources_are_counted_as_by_hand(differences, p):
     assert means(differences) == p
 
 
@@ -51,7 +49,7 @@ def test_a_ratio_is_that_of_every_exchange_of_whole_sources():
     assert 0 < expected < 1 and exchange_p_value(ratio, ours, theirs) == pytest.approx(expected)
 
 
-def test_drawn_exchanges_are_near_all_of_them(monkeypatch: pytest.MonkeyPatch):
+def test_drawn_exchanges_are_near_all_of_them(monkeypatch):
     differences = np.random.default_rng(3).normal(0.3, 1, 14).tolist()
     exact = means(differences)
     monkeypatch.setattr(permutation, "EXACT_SOURCES", 13)
@@ -59,7 +57,7 @@ def test_drawn_exchanges_are_near_all_of_them(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("sources", [1, 2, 4, 5, 6, 14, 15, 40])
-def test_the_lowest_p_value_is_that_of_a_difference_in_every_source(sources: int):
+def test_the_lowest_p_value_is_that_of_a_difference_in_every_source(sources):
     assert permutation.least_p_value(sources) == means([1.0] * sources)
 
 
@@ -73,7 +71,7 @@ def test_equal_differences_count_as_large_whatever_their_last_digits():
 
 
 @pytest.mark.parametrize("sources", [8, 20])
-def test_how_much_is_drawn_at_once_changes_nothing(sources: int, monkeypatch: pytest.MonkeyPatch):
+def test_how_much_is_drawn_at_once_changes_nothing(sources, monkeypatch):
     differences = np.random.default_rng(5).normal(0.3, 1, sources).tolist()
     whole = means(differences)
     monkeypatch.setattr(permutation, "DRAWN_AT_ONCE", 100)

@@ -1,7 +1,5 @@
 """What could have been seen."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import nct, t
@@ -13,7 +11,7 @@ from tasks.findings.statistics.seeds import over_seeds
 
 @pytest.mark.parametrize("level", [0.95, 1 - 0.05 / 24])
 @pytest.mark.parametrize("freedom", [1.4, 2, 9, 30, 500])
-def test_it_is_what_the_noncentral_t_finds_in_four_of_five(freedom: float, level: float):
+def test_it_is_what_the_noncentral_t_finds_in_four_of_five(freedom, level):
     found = smallest_shown([(0.5, freedom)], level)
     limit = t.ppf((1 + level) / 2, freedom)
     assert nct.sf(limit, freedom, found / 0.5) == pytest.approx(POWER, abs=1e-3)

@@ -1,7 +1,5 @@
 """Rates whose intervals do not vanish where nothing was hit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -23,7 +21,7 @@ def test_a_rate_is_of_documents_and_its_interval_holds_it():
 
 
 @pytest.mark.parametrize(("count", "bounds"), [(0, [0.0, 0.0881]), (40, [0.9119, 1.0])])
-def test_where_nothing_or_everything_was_hit_the_exact_interval_stands(count: int, bounds: list[float]):
+def test_where_nothing_or_everything_was_hit_the_exact_interval_stands(count, bounds):
     """Clopper and Pearson for 0 of 40: 1 - 0.025 ** (1 / 40) = 0.0881."""
     assert rate(hit(count), ONES, 0.95).interval == pytest.approx(bounds, abs=1e-4)
 
@@ -87,7 +85,7 @@ def hits_of(chance: np.random.Generator, sources: int, first: float, second: flo
 
 
 @pytest.mark.parametrize("sources", [10, 31])
-def test_true_differences_are_covered(sources: int):
+def test_true_differences_are_covered(sources):
     chance, trials = np.random.default_rng(0), np.full(sources, 4.0)
     found = [rate_difference(*hits_of(chance, sources, 0.5, 0.3), trials, 0.95).interval for _ in range(60)]
     assert np.mean([low <= 0.2 <= high for low, high in found]) > 0.94

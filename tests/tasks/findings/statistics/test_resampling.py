@@ -1,7 +1,5 @@
 """Sums over sources, and intervals of what is a function of them."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 from typing import Any
@@ -55,7 +53,7 @@ def test_the_order_of_the_records_changes_no_bit_of_a_sum():
 
 
 @pytest.mark.parametrize("sources", [400, 1000])
-def test_the_interval_of_a_mean_is_near_that_of_the_normal_distribution(sources: int):
+def test_the_interval_of_a_mean_is_near_that_of_the_normal_distribution(sources):
     values = np.random.default_rng(0).normal(5.0, 1.0, sources)
     low, high = interval(ratio, [values, np.ones(sources)], 2000, 0.95)
     half = 1.96 * values.std() / sources**0.5
@@ -69,7 +67,7 @@ def test_the_jackknife_s_standard_error_of_a_mean_is_the_usual_one():
 
 
 @pytest.mark.parametrize("sources", [20, 1000])
-def test_how_much_is_drawn_at_once_changes_no_bit(sources: int, monkeypatch: pytest.MonkeyPatch):
+def test_how_much_is_drawn_at_once_changes_no_bit(sources, monkeypatch):
     columns = skewed(np.random.default_rng(0), sources)
     whole = interval(ratio, columns, 300, 0.95)
     monkeypatch.setattr(resampling, "DRAWN_AT_ONCE", 7 * sources)
@@ -118,12 +116,12 @@ def test_nominal_95_percent_cover_at_ten_sources_and_bca_does_not():
 
 
 @pytest.mark.parametrize(("sources", "least"), [(5, 0.87), (20, 0.925), (31, 0.93)])
-def test_nominal_95_percent_cover_nearly_as_often_of_few_skewed_sources(sources: int, least: float):
+def test_nominal_95_percent_cover_nearly_as_often_of_few_skewed_sources(sources, least):
     assert covered(by_interval, sources, 400) >= least
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 2.0, 4.0], [0.0] * 19 + [1.0]])
-def test_where_resamples_have_no_spread_student_s_t_stands(values: list[float]):
+def test_where_resamples_have_no_spread_student_s_t_stands(values):
     array = np.array(values)
     half = t.ppf(0.975, len(array) - 1) * array.std(ddof=1) / len(array) ** 0.5
     columns = [array, np.ones(len(array))]

@@ -1,7 +1,5 @@
 """Means over seeds, and intervals that know of other seeds and of other sources."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -68,7 +66,7 @@ def test_both_variances_are_added_as_by_hand():
 
 @pytest.mark.parametrize("spread", [(0.1, 0.0, 0.3), (0.03, 0.3, 0.1), (0.0, 0.3, 0.05), (0.1, 0.3, 0.3)])
 @pytest.mark.parametrize(("seeds", "sources"), [(3, 10), (5, 31)])
-def test_nominal_95_percent_cover_whatever_differs_most(seeds: int, sources: int, spread: tuple[float, ...]):
+def test_nominal_95_percent_cover_whatever_differs_most(seeds, sources, spread):
     chance, hits, hits_of_t = np.random.default_rng(0), 0, 0
     for _ in range(300):
         found = over_seeds(ratio, simulated(chance, seeds, sources, *spread), 0.95)
@@ -80,7 +78,7 @@ def test_nominal_95_percent_cover_whatever_differs_most(seeds: int, sources: int
 
 
 @pytest.mark.parametrize("seeds", [2, 3])
-def test_two_seeds_that_happen_to_agree_show_nothing_surely(seeds: int):
+def test_two_seeds_that_happen_to_agree_show_nothing_surely(seeds):
     """Seeds that differ most, and no effect: p is below 0.001 in next to no study, where it was in one of 25."""
     chance, low = np.random.default_rng(0), 0
     for _ in range(300):

@@ -1,7 +1,5 @@
 """A sweep compares its arms: paired by seed, corrected together, and as a file that `ratchet compare` takes."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path
@@ -34,7 +32,7 @@ def swept(folder: Path, seeds: tuple[int, ...] = SEEDS, **changed: Any) -> tuple
     return durable.read_json(out / "final_results.json"), out, published.as_json()
 
 
-def test_each_arm_is_compared_with_the_first_by_pairs_corrected_together(tmp_path: Path) -> None:
+def test_each_arm_is_compared_with_the_first_by_pairs_corrected_together(tmp_path):
     found, folder, result = swept(tmp_path)
     full, frozen = found["comparisons"]["accuracy"]
     assert (full["arm"], full["reference"], full["seeds"]) == ("full", "scratch", 4)
@@ -46,13 +44,13 @@ def test_each_arm_is_compared_with_the_first_by_pairs_corrected_together(tmp_pat
     assert "figures/answer.svg" in result["figures"] and (folder / "figures" / "answer.svg").is_file()
 
 
-def test_nothing_is_called_lower_by_too_few_seeds(tmp_path: Path) -> None:
+def test_nothing_is_called_lower_by_too_few_seeds(tmp_path):
     found, _, result = swept(tmp_path, (1, 2))
     said = "accuracy: no difference is shown: 2 seeds are too few to call anything lower or higher."
     assert result["answer"][0] == said and not any(one["better"] for one in found["comparisons"]["accuracy"])
 
 
-def test_keys_of_chance_are_seeds_whatever_they_are_called(tmp_path: Path) -> None:
+def test_keys_of_chance_are_seeds_whatever_they_are_called(tmp_path):
     named = {f"seed {seed}": [seed] for seed in SEEDS}
     found, _, _ = swept(tmp_path, keys=["model.init_seed"], chance=["model.init_seed", "seed"], cells=named)
     assert found["comparisons"]["accuracy"][0]["seeds"] == 4
@@ -61,7 +59,7 @@ def test_keys_of_chance_are_seeds_whatever_they_are_called(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_a_training_is_compared_by_its_metrics_and_by_what_decides_first(tmp_path: Path, nested: bool) -> None:
+def test_a_training_is_compared_by_its_metrics_and_by_what_decides_first(tmp_path, nested):
     """Seen: the headline was of `best_step`, and Holm counted steps and the loss as a ratio."""
     given, cells = {}, {}
     for seed, p in product(SEEDS, (0.0, 0.5)):
@@ -85,7 +83,7 @@ def test_a_training_is_compared_by_its_metrics_and_by_what_decides_first(tmp_pat
     assert "above 0 the arm is better" in table and "over the 2 comparisons" in table and "epochs" in table
 
 
-def test_one_arm_over_seeds_answers_with_its_mean(tmp_path: Path) -> None:
+def test_one_arm_over_seeds_answers_with_its_mean(tmp_path):
     """Seen: "there is one arm, more than 24, or a number that nothing changes", and the mean stood further below."""
     given = {f"seed {seed}": {"rate": seed / 10} for seed in SEEDS}
     result, _ = made(tmp_path, given, keys=["seed"], cells={name: [int(name[-1])] for name in given})
@@ -93,7 +91,7 @@ def test_one_arm_over_seeds_answers_with_its_mean(tmp_path: Path) -> None:
     assert result.answer[1].startswith("rate: 0.25 (interval ") and "4 seeds" in result.answer[1]
 
 
-def test_what_is_compared_with_nothing_is_said(tmp_path: Path) -> None:
+def test_what_is_compared_with_nothing_is_said(tmp_path):
     """A seed that one arm lacks is left out of pairs and of the file."""
     assert "Not compared" not in " ".join(swept(tmp_path / "whole")[2]["not_shown"])
     given = {
@@ -105,7 +103,7 @@ def test_what_is_compared_with_nothing_is_said(tmp_path: Path) -> None:
     assert said in result.not_shown and ",3," not in (out / CELLS).read_text()
 
 
-def test_the_cells_are_a_file_that_compare_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cells_are_a_file_that_compare_takes(tmp_path, capsys):
     found, folder, _ = swept(tmp_path)
     asked = ["--value", "accuracy", "--reference", "scratch", "--format", "json"]
     assert command.ratchet(["compare", str(folder / CELLS), *asked]) == 0

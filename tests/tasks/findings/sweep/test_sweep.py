@@ -1,7 +1,5 @@
 """The stage over the cells of a sweep: every cell's numbers, means over seeds, and what is missing."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +72,7 @@ def rows(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
 
 
-def test_seeds_give_a_mean_with_its_interval_for_each_combination_of_the_other_keys(tmp_path: Path) -> None:
+def test_seeds_give_a_mean_with_its_interval_for_each_combination_of_the_other_keys(tmp_path):
     results, table, report = swept(tmp_path, [])
     assert [*results.means["loss"]] == ["width narrow", "width wide"]
     mean = results.means["loss"]["width narrow"]
@@ -89,7 +87,7 @@ def test_seeds_give_a_mean_with_its_interval_for_each_combination_of_the_other_k
     assert "is better" not in table + report
 
 
-def test_a_missing_cell_is_shown_as_missing_in_table_figure_and_results(tmp_path: Path) -> None:
+def test_a_missing_cell_is_shown_as_missing_in_table_figure_and_results(tmp_path):
     lost = "seed 2, width wide"
     results, table, report = swept(tmp_path, [lost], causes={lost: "fit: check failed"})
     assert results.missing == [lost] and list(results.cells) == list(CELLS)
@@ -99,17 +97,17 @@ def test_a_missing_cell_is_shown_as_missing_in_table_figure_and_results(tmp_path
     assert "width wide (1 missing)" in report and "3 of 4 cells" in report
 
 
-def test_a_combination_that_is_missing_for_every_seed_is_shown(tmp_path: Path) -> None:
+def test_a_combination_that_is_missing_for_every_seed_is_shown(tmp_path):
     _, table, report = swept(tmp_path, ["seed 1, width wide", "seed 2, width wide"])
     assert ["1", "wide", "missing", "-"] in rows(table) and "width wide (missing)" in report
 
 
-def test_cells_that_gave_the_same_are_named(tmp_path: Path) -> None:
+def test_cells_that_gave_the_same_are_named(tmp_path):
     _, table, _ = swept(tmp_path, [], metrics=[swept_as("letters", "letters")])
     assert "Equal in every number: seed 1, width narrow and seed 1, width wide; " in table
 
 
-def test_numbers_are_the_scalars_of_the_final_results_else_of_the_result(tmp_path: Path) -> None:
+def test_numbers_are_the_scalars_of_the_final_results_else_of_the_result(tmp_path):
     result = {"steps": 3, "done": True, "name": "x", "curve": [1, 2], "numerics_changes": {"a": 1}}
     assert numbers_of(finished(tmp_path, "one", result), []).numbers == {"steps": {"": 3.0}}
     final = {"loss": {"a b": 0.5, "c": {"d": 1}}}
@@ -120,7 +118,7 @@ def test_numbers_are_the_scalars_of_the_final_results_else_of_the_result(tmp_pat
         numbers_of(both, [swept_as("perplexity", "perplexity")])
 
 
-def test_results_that_were_edited_are_refused(tmp_path: Path) -> None:
+def test_results_that_were_edited_are_refused(tmp_path):
     cells = {name: finished(tmp_path, name, {"loss": 1.0}) for name in ("seed 1", "seed 2")}
     file = cells["seed 1"].run.result_file
     file.write_text(file.read_text().replace("1.0", "0.5"))
@@ -129,7 +127,7 @@ def test_results_that_were_edited_are_refused(tmp_path: Path) -> None:
         sweep(stage_run(tmp_path / "out"), config, **cells)
 
 
-def test_numbers_of_one_metric_stand_beside_each_other_and_over_a_key_of_numbers(tmp_path: Path) -> None:
+def test_numbers_of_one_metric_stand_beside_each_other_and_over_a_key_of_numbers(tmp_path):
     """A method, its trivial baseline, and how both depend on the key: the figure has the key as its x axis."""
     cells = {f"width {width}, seed {seed}": [width, seed] for width in (1, 4, 16) for seed in (1, 2)}
     lost = "width 16, seed 2"
@@ -151,7 +149,7 @@ def test_numbers_of_one_metric_stand_beside_each_other_and_over_a_key_of_numbers
     assert "Over width. width 1: 1.01, 1.02; width 4: 0.26, 0.27; width 16 (1 missing): 0.0725." in picture
 
 
-def test_a_line_goes_from_left_to_right_however_the_values_were_given() -> None:
+def test_a_line_goes_from_left_to_right_however_the_values_were_given():
     cells = {
         f"width {width}": CellNumbers(values=[width], run="r", numbers={"loss": {"": 1 / width}})
         for width in (16, 1, 4)
@@ -163,7 +161,7 @@ def test_a_line_goes_from_left_to_right_however_the_values_were_given() -> None:
     assert len(places) == 3 and places == sorted(places)
 
 
-def test_a_page_declares_its_metrics_and_of_two_attacks_nothing_is_compared_with_the_others(tmp_path: Path) -> None:
+def test_a_page_declares_its_metrics_and_of_two_attacks_nothing_is_compared_with_the_others(tmp_path):
     of_page = [
         Swept(title="loss", numbers="models.{arm}.loss", higher=False, pairs=[["b", "a"]], unit="nats"),
         swept_as("increase by {attack}", "attacks.{attack}.{arm}"),
@@ -201,14 +199,14 @@ def test_a_page_declares_its_metrics_and_of_two_attacks_nothing_is_compared_with
     ids=["of a training", "of a report", "numbers that are called so"],
 )
 def test_who_makes_the_numbers_declares_which_are_metrics_and_what_stands_beside_them_is_none(
-    values: dict[str, Any], numbers: dict[str, Any], higher: dict[str, bool | None], tmp_path: Path
-) -> None:
+    values, numbers, higher, tmp_path
+):
     found = numbers_of(finished(tmp_path, "one", values), [])
     assert found.numbers == numbers
     assert {title: metric.higher for title, metric in found.metrics.items()} == higher
 
 
-def test_a_sweep_says_which_of_its_trainings_learned_nothing(tmp_path: Path) -> None:
+def test_a_sweep_says_which_of_its_trainings_learned_nothing(tmp_path):
     learned, nothing = ({"trivial": {"mean": 1.0}, "ratio_to_trivial": ratio} for ratio in (0.9, 1.0))
     given = {
         name: {"loss": float(number), **(nothing if number == 2 else learned)} for number, name in enumerate(CELLS)

@@ -1,7 +1,5 @@
 """Outputs that are the same for every example, and units that never fire, are named; healthy ones pass."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -48,7 +46,7 @@ def test_a_head_that_says_different_things_passes():
 
 
 @pytest.mark.parametrize("ratio", [0.05, float("nan")])
-def test_outputs_without_spread_are_refused_also_where_they_are_not_finite(ratio: float):
+def test_outputs_without_spread_are_refused_also_where_they_are_not_finite(ratio):
     with pytest.raises(CheckFailed, match="of the truth's spread"):
         require_diverse(Outputs(spread_ratio=ratio, dead_shares={}), 0.1, 0.5)
 

@@ -1,7 +1,5 @@
 """Rates by trying: what learns is recommended, and on raw inputs nothing is, and the reason names why."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -61,7 +59,7 @@ def test_on_normalised_inputs_a_rate_is_recommended_and_on_raw_ones_none_is():
         ({"high": -0.005}, "not every seed gains 0.01 (-0.08 to -0.005)"),
     ],
 )
-def test_a_rate_is_taken_only_where_gradients_and_every_seed_allow_it(changed: dict[str, float], said: str):
+def test_a_rate_is_taken_only_where_gradients_and_every_seed_allow_it(changed, said):
     row = RateRow(
         rate=3e-4, seeds=3, failed=0, mean=-0.05, low=-0.08, high=-0.03, gradient_norm_max=3.0,
         parameter="layers.0.weight",
@@ -83,7 +81,7 @@ def test_fewer_than_three_seeds_recommend_nothing():
 
 
 @pytest.mark.parametrize("fault", ["poisoned_loss", "poisoned_gradient"])
-def test_what_is_not_finite_is_a_result_that_names_tensor_and_step(fault: str):
+def test_what_is_not_finite_is_a_result_that_names_tensor_and_step(fault):
     config = ToyConfig(budget=Budget(steps=12, effective_batch_examples=8, learning_rate=0.05))
     clean = try_rate(toy_problem(config), Schedule(config.budget, 45), 3, EXECUTION)
     assert clean.failed is None and clean.change is not None and clean.change < 0

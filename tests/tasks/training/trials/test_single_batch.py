@@ -1,7 +1,5 @@
 """One batch is fitted by what can learn; a model whose weights do not move is refused with its numbers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -51,7 +49,7 @@ def test_weights_that_do_not_move_fit_no_batch_and_are_refused_with_numbers():
 
 
 @pytest.mark.parametrize(("after", "passes"), [(0.39, True), (0.41, False), (float("nan"), False)])
-def test_the_gate_compares_with_what_needs_no_learning(after: float, passes: bool):
+def test_the_gate_compares_with_what_needs_no_learning(after, passes):
     fit = SingleBatchFit(examples=8, steps=10, before=1.5, after=after, gradient_norm_max=1.0)
     if passes:
         require_fit(fit, 1.6, 0.25)

@@ -1,7 +1,5 @@
 """A trial's failure is its result, the same one however often it was stopped."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
