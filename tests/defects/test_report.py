@@ -1,4 +1,4 @@
-"""D12, D13, D15, D19, D24, D26, D29: numbers that were not what the report called them."""
+"""D12, D15, D19, D24, D26, D29: numbers that were not what the report called them."""
 
 import json
 import math
@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from storage import durable
 from storage.errors import CheckFailed
-from tasks.attacks.effects import attack_effect
 from tasks.attacks.stages import for_trainings
+from tasks.attacks.sweep import Cell, _require_distinct_seeds
 from tasks.findings.document import Document
-from tasks.language.losses import summary
+from tasks.robustness.final_results import FinalResults
 from tasks.robustness.study import Study
 from tasks.robustness.words import worse_than_frequencies
 from tests.docs.quotes import document
@@ -47,31 +47,6 @@ def test_d12_texts_that_one_model_lost_to_memory_and_rates_of_the_rest(tmp_path)
     """A batch that did not fit was halved or dropped, and HotFlip texts that did not fit left the rate."""
     with pytest.raises(CheckFailed, match="hotflip on monotonic attacked the documents of attack-evaluation"):
         report_of(tmp_path, lambda stages: stages["hotflip-monotonic"]["rows"].pop(1))
-
-
-def test_d13_losses_weighted_by_tokens_of_the_mask_or_by_texts():
-    """A text of n tokens predicts n - 1: its mean loss was weighted by n; UAT gave every text the same weight."""
-    texts = [(1, 9.0), (100, 3.0)]  # predicted tokens, their mean loss
-    rows = [
-        {
-            "model": "m",
-            "example_id": str(tokens),
-            "source": str(tokens),
-            "tokens_scored": tokens,
-            "loss_sum_nats": tokens * (mean + 1.0),
-            "clean_loss_sum_nats": tokens * mean,
-            "text_tokens": tokens,
-            "text_clean_loss_sum_nats": tokens * mean,
-            "control_losses_sum_nats": [tokens * mean],
-            "blind_loss_sum_nats": tokens * mean,
-            "budget_losses_sum_nats": [tokens * mean] * 3,
-        }
-        for tokens, mean in texts
-    ]
-    each_predicted_token_once = pytest.approx((1 * 9.0 + 100 * 3.0) / 101)
-    clean = [row | {"loss_sum_nats": row["clean_loss_sum_nats"]} for row in rows]
-    assert summary(clean, "m").loss_nats_per_token == each_predicted_token_once
-    assert attack_effect(rows, "m", 100, 0.95).clean_loss_nats_per_token == each_predicted_token_once
 
 
 def test_d15_a_threshold_relative_to_a_model_s_own_loss_that_favours_the_one_that_predicts_badly(tmp_path):
@@ -174,3 +149,11 @@ def test_d29_a_report_that_lists_what_was_never_run(tmp_path):
     rows = [line for block in blocks for line in block.splitlines()[2:]]
     listed = {line.split("|")[-2].strip().rsplit("/", 1)[-1] for line in rows}
     assert listed and listed <= {marker.parent.name for marker in (tmp_path / "runs").rglob("COMPLETE.json")}
+
+
+def test_two_seeds_with_equal_weights():
+    """Identical files were reported as "identical across all three seeds, confirming stability"."""
+    results = FinalResults.read_file(finished_study().path("aggregate") / "final_results.json")
+    with pytest.raises(CheckFailed, match="seed 42, baseline and seed 2024, baseline: equal weights_digest"):
+        _require_distinct_seeds({"seed 42": Cell(results, {}), "seed 2024": Cell(results, {})})
+    _require_distinct_seeds({"seed 42": Cell(results, {})})

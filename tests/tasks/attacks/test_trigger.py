@@ -225,3 +225,16 @@ def test_starts_and_controls_are_usable_and_depend_on_the_seed_alone():
     assert len(controls) == ATTACK.control_triggers and len({tuple(c) for c in controls}) == len(controls)
     assert controls == control_triggers(mask, ATTACK, 1) != control_triggers(mask, ATTACK, 2)
     assert all(len(control) == 3 for control in controls)
+
+
+def test_models_share_no_random_stream():
+    """What one model's search drew changed what the next one got."""
+    attack, starts = ATTACK.model_copy(update={"iterations": 2}), []
+    for seed in (1, 2):
+        victim = Victim(tiny_model(length=40, vocabulary=40, seed=seed), 0, 8)
+        search = TriggerSearch(victim, texts(), usable(), attack, 3)
+        first = search.state["trigger"]
+        batches = [search._batch(iteration) for iteration in range(4)]
+        search.step(), search.step()
+        starts.append((first, search.state["trigger"], batches))
+    assert starts[0] == starts[1], "every model begins alike and looks at the same texts"
