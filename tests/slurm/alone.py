@@ -1,7 +1,5 @@
 """A person with a cluster, a site file, and nothing else: no server, no worker."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The real cluster, once a worker of a test run; order.py has the order of the tests and the count of their jobs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress

@@ -1,7 +1,5 @@
 """The order of the tests on real clusters, by chance, and how many jobs they submitted: a pytest plugin."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real PostgreSQL of one test's own, as docs/cluster.md starts one: no root, no port, reached by a socket alone."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

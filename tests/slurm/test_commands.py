@@ -1,22 +1,17 @@
 """A study that a command started is shown in Prefect as one that was started there, and ended as a whole."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows import command
 from storage import durable
-from tests.slurm.harness import Bench, Run
+from tests.slurm.harness import Run
 
 pytestmark = pytest.mark.slurm_long
 
 
-def test_a_study_started_by_a_command_has_its_own_run_and_ends_whole_by_a_command_or_in_the_ui(
-    bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_started_by_a_command_has_its_own_run_and_ends_whole_by_a_command_or_in_the_ui(bench, tmp_path, capsys):
     """Its stages were flow runs of no study: nothing could cancel it, and its jobs went on after `scancel` of one."""
     hold, name = tmp_path / "hold", f"commanded-{tmp_path.parent.name[-4:]}"
     hold.touch()

@@ -1,23 +1,19 @@
 """A training that is longer than its time limit: job after job, without anybody's help, to the same bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from storage import durable
 from tests.slurm import toy
-from tests.slurm.harness import Bench, toy_study
+from tests.slurm.harness import toy_study
 from tests.tasks.tiny import Here
 
 STEPS = 24
 
 
 @pytest.mark.slurm_long
-def test_a_training_with_a_limit_of_two_minutes_goes_on_over_three_jobs_to_the_weights_of_a_run_here(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_training_with_a_limit_of_two_minutes_goes_on_over_three_jobs_to_the_weights_of_a_run_here(bench, tmp_path):
     # USR1 comes 30 s before the limit, up to 30 s earlier since the controller looks every 30 s. Until there are three
     # jobs each takes a step and rests until then, however many more a quick machine could take
     resources = {"time_limit_minutes": 2, "lead_seconds": 30}

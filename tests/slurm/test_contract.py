@@ -1,7 +1,5 @@
 """The contract that the fake SLURM of tests/deployments/slurm keeps, kept by the real one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 

@@ -1,11 +1,7 @@
 """A controller that freezes, restarts or forgets: each job is submitted once, and its end is found."""
 
-from __future__ import annotations
-
 import os
 import signal
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +11,7 @@ from tests.slurm.harness import Bench
 pytestmark = pytest.mark.slurm_long
 
 
-def test_a_submit_that_a_frozen_controller_did_not_answer_is_not_repeated(bench: Bench, tmp_path: Path) -> None:
+def test_a_submit_that_a_frozen_controller_did_not_answer_is_not_repeated(bench, tmp_path):
     """sbatch fails after ten seconds, and the job is queued all the same when the controller wakes."""
     worker = bench.workers["gpu"]  # one that was just started submits nothing before it has looked at SLURM
     bench.until("the worker has looked", lambda: "jobs of this pool at once" in worker.told())
@@ -28,7 +24,7 @@ def test_a_submit_that_a_frozen_controller_did_not_answer_is_not_repeated(bench:
     assert one.submissions()[0].job_id in one.jobs()
 
 
-def test_a_controller_that_restarts_disturbs_no_job(bench: Bench, tmp_path: Path) -> None:
+def test_a_controller_that_restarts_disturbs_no_job(bench, tmp_path):
     runs = bench.dispatch(tmp_path / "runs", pauses=True)
     runs.job("RUNNING")
     bench.cluster.hold()
@@ -43,9 +39,7 @@ def test_a_controller_that_restarts_disturbs_no_job(bench: Bench, tmp_path: Path
         assert "Crashed" not in one.run.history()
 
 
-def test_jobs_that_ended_and_were_forgotten_while_no_worker_polled_end_as_what_they_wrote_says(
-    own_bench: Callable[..., Bench], tmp_path: Path
-) -> None:
+def test_jobs_that_ended_and_were_forgotten_while_no_worker_polled_end_as_what_they_wrote_says(own_bench, tmp_path):
     """No accounting here: `sacct` answers that there is none."""
     bench = own_bench(nodes=1, extra="MinJobAge=2")
     finishes = bench.dispatch(tmp_path / "finishes", pauses=True)
@@ -62,9 +56,7 @@ def test_jobs_that_ended_and_were_forgotten_while_no_worker_polled_end_as_what_t
     assert [len(one.submissions()) for one in (finishes, fails)] == [1, 1]
 
 
-def test_a_controller_that_starts_without_its_state_cancels_no_stage(
-    own_bench: Callable[..., Bench], tmp_path: Path
-) -> None:
+def test_a_controller_that_starts_without_its_state_cancels_no_stage(own_bench, tmp_path):
     """The accounting has its jobs as CANCELLED by nobody; one that somebody cancelled before stays so."""
     bench = own_bench(nodes=1, dbd=1, extra="MinJobAge=2")
     cancelled = bench.dispatch(tmp_path / "cancelled", pauses=True)
@@ -86,7 +78,7 @@ def test_a_controller_that_starts_without_its_state_cancels_no_stage(
     assert cancelled.run.state == "Cancelled" and len(cancelled.submissions()) == 1
 
 
-def test_accounting_that_goes_down_in_the_middle_costs_nothing(own_bench: Callable[..., Bench], tmp_path: Path) -> None:
+def test_accounting_that_goes_down_in_the_middle_costs_nothing(own_bench, tmp_path):
     """A job that the controller forgot is asked of the accounting, which does not answer; then of its run directory."""
     bench = own_bench(nodes=1, dbd=1, extra="MinJobAge=2")
     forgotten = bench.dispatch(tmp_path / "forgotten", pauses=True)

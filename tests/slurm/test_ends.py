@@ -1,12 +1,8 @@
 """Every way in which a job ends before its work: what follows, and what a person is told."""
 
-from __future__ import annotations
-
 import os
 import signal
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +14,7 @@ from deployments.slurm.study.study import SlurmStudy
 from storage.run_directory import read
 from tasks.stage.outcome import END_STATES
 from tests.slurm import toy
-from tests.slurm.harness import PROMISED_SECONDS, Bench, Dispatched, processes_of
+from tests.slurm.harness import PROMISED_SECONDS, Dispatched, processes_of
 from tests.slurm.test_continue import digest_of_a_run_here
 from tests.storage.runs import small_disk
 
@@ -26,9 +22,7 @@ pytestmark = pytest.mark.slurm_long
 
 
 @pytest.mark.parametrize("how", ["scancel", "Cancel in Prefect"])
-def test_a_cancel_ends_running_and_queued_jobs_soon_and_nothing_starts_them_again(
-    how: str, bench: Bench, tmp_path: Path
-) -> None:
+def test_a_cancel_ends_running_and_queued_jobs_soon_and_nothing_starts_them_again(how, bench, tmp_path):
     runs = bench.dispatch(tmp_path / "runs", pauses=True)
     runs.run.wait("Running")
     runs.training_began()
@@ -50,9 +44,7 @@ def test_a_cancel_ends_running_and_queued_jobs_soon_and_nothing_starts_them_agai
     assert [len(one.jobs()) for one in (runs, waits)] == [1, 1]
 
 
-def test_a_disk_that_was_full_when_the_job_began_is_named_and_the_next_job_finishes(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_disk_that_was_full_when_the_job_began_is_named_and_the_next_job_finishes(bench, tmp_path):
     """There is no room for a record of the attempt: the job's exit code tells."""
     with small_disk(tmp_path / "disk", "size=1100m,mode=755") as disk:
         bench.cluster.hold()
@@ -73,7 +65,7 @@ def test_a_disk_that_was_full_when_the_job_began_is_named_and_the_next_job_finis
         assert first.end and first.end.diagnosis and first.end.diagnosis.category == "disk full", bench.told()
 
 
-def test_record_job_marker_and_prefect_agree_on_every_end_of_a_stage(bench: Bench, tmp_path: Path) -> None:
+def test_record_job_marker_and_prefect_agree_on_every_end_of_a_stage(bench, tmp_path):
     word = tmp_path / "word"
     settings = toy.TrainingConfig().execution.model_copy(update={"max_steps_per_run": 4})
     ends: dict[str, tuple[str, dict[str, Any]]] = {
@@ -102,7 +94,7 @@ def test_record_job_marker_and_prefect_agree_on_every_end_of_a_stage(bench: Benc
         assert not {"Failed", "Crashed"} & set(toys[end_state].run.history())
 
 
-def test_a_job_whose_processes_are_killed_goes_on_from_its_checkpoint(bench: Bench, tmp_path: Path) -> None:
+def test_a_job_whose_processes_are_killed_goes_on_from_its_checkpoint(bench, tmp_path):
     one = bench.dispatch(tmp_path / "runs", pauses=True)
     one.training_began()
     os.kill(one.record()["pid"], signal.SIGKILL)
@@ -130,9 +122,7 @@ def reached(one: Dispatched) -> int:
 
 
 @pytest.mark.parametrize("how", ["operator", "dies"])
-def test_a_node_that_fails_is_avoided_by_the_next_job(
-    how: str, own_bench: Callable[..., Bench], tmp_path: Path
-) -> None:
+def test_a_node_that_fails_is_avoided_by_the_next_job(how, own_bench, tmp_path):
     bench = own_bench(extra="SlurmdTimeout=30" if how == "dies" else "")  # after which a node counts as dead
     one = bench.dispatch(tmp_path / "runs", pauses=True)
     one.training_began()
@@ -154,7 +144,7 @@ def test_a_node_that_fails_is_avoided_by_the_next_job(
     assert node not in bench.cluster.slurm("squeue", "-h", "-t", "all", "-j", second.job_id or "", "-o", "%N")
 
 
-def test_a_preempted_job_goes_on(bench: Bench, tmp_path: Path) -> None:
+def test_a_preempted_job_goes_on(bench, tmp_path):
     resources = {"partition": "low", "cpus": 8, "exclude": ["n2"]}
     one = bench.dispatch(tmp_path / "runs", resources=resources, pauses=True)
     one.training_began()
@@ -200,9 +190,7 @@ Path("out.txt").write_text(f"went on from {sys.argv[1:]}")
 """
 
 
-def test_a_stage_and_a_guests_script_hear_that_they_are_preempted_and_lose_no_step(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_stage_and_a_guests_script_hear_that_they_are_preempted_and_lose_no_step(bench, tmp_path):
     """The grace begins with a SIGTERM that SLURM sends to steps alone, with cgroups to no child of the job's shell."""
     (tmp_path / "guest.py").write_text(GUEST.format(script=str(tmp_path / "script.py")))
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -233,7 +221,7 @@ def test_a_stage_and_a_guests_script_hear_that_they_are_preempted_and_lose_no_st
     assert (scratch / "out.txt").read_text().endswith("step5.txt']"), bench.told()
 
 
-def test_a_job_that_is_requeued_by_hand_is_refused_by_slurm(bench: Bench, tmp_path: Path) -> None:
+def test_a_job_that_is_requeued_by_hand_is_refused_by_slurm(bench, tmp_path):
     """A requeue would run the same job twice beside the continuation that follows."""
     one = bench.dispatch(tmp_path / "runs", pauses=True)
     one.training_began()
@@ -244,7 +232,7 @@ def test_a_job_that_is_requeued_by_hand_is_refused_by_slurm(bench: Bench, tmp_pa
     assert len(one.records()) == 1
 
 
-def test_a_job_that_an_operator_requeues_is_shown_as_waiting_until_it_runs_again(bench: Bench, tmp_path: Path) -> None:
+def test_a_job_that_an_operator_requeues_is_shown_as_waiting_until_it_runs_again(bench, tmp_path):
     one = bench.dispatch(tmp_path / "runs", steps=200, step_seconds=0.25)
     one.training_began()
     one.run.wait("Running")
@@ -259,9 +247,7 @@ def test_a_job_that_an_operator_requeues_is_shown_as_waiting_until_it_runs_again
 
 
 @pytest.mark.parametrize("cgroup", [0, 1])
-def test_a_job_that_needs_more_memory_than_it_asked_for_is_given_more_once(
-    cgroup: int, own_bench: Callable[..., Bench], tmp_path: Path
-) -> None:
+def test_a_job_that_needs_more_memory_than_it_asked_for_is_given_more_once(cgroup, own_bench, tmp_path):
     """SLURM says FAILED of a job whose step was killed so, with cgroups and without, and only the log tells why."""
     bench = own_bench(nodes=1, cgroup=cgroup)
     one = bench.dispatch(tmp_path / "runs", resources={"memory_gb": 1}, pauses=True, memory_mb=900)

@@ -1,9 +1,6 @@
 """A study that a command started and left: its stages follow one another by themselves, on the real cluster."""
 
-from __future__ import annotations
-
 import logging
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +9,6 @@ from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.study.follow import Follower
 from deployments.slurm.study.study import SlurmStudy
 from storage import durable
-from tests.slurm.harness import Bench
 
 LEVELS = 5
 SOON_SECONDS = 60.0
@@ -49,7 +45,7 @@ def add(run, config, before=None):
 
 
 @pytest.mark.slurm_long
-def test_each_stage_is_submitted_within_seconds_of_the_end_of_what_it_waits_for(bench: Bench, tmp_path: Path) -> None:
+def test_each_stage_is_submitted_within_seconds_of_the_end_of_what_it_waits_for(bench, tmp_path):
     own = tmp_path / "own"
     own.mkdir()
     (own / "chain.py").write_text(PAGE)

@@ -1,10 +1,7 @@
 """A study on the real cluster by one command, without any server or worker that stands."""
 
-from __future__ import annotations
-
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +15,7 @@ from tests.slurm.harness import until
 pytestmark = pytest.mark.slurm_long
 
 
-def test_a_command_that_waits_needs_no_services_and_killed_and_started_again_runs_no_stage_twice(alone: Alone) -> None:
+def test_a_command_that_waits_needs_no_services_and_killed_and_started_again_runs_no_stage_twice(alone):
     killed = alone.wait()
     alone.trains()
     killed.process.kill()
@@ -34,7 +31,7 @@ def test_a_command_that_waits_needs_no_services_and_killed_and_started_again_run
     alone.require_each_once()
 
 
-def test_interrupted_it_leaves_queued_jobs_and_says_so_and_a_cancelled_study_starts_again(alone: Alone) -> None:
+def test_interrupted_it_leaves_queued_jobs_and_says_so_and_a_cancelled_study_starts_again(alone):
     alone.cluster.hold()
     waits = alone.wait()
     waits.until("a job is queued", lambda: alone.jobs("PENDING"), alone.told)
@@ -58,8 +55,8 @@ def test_interrupted_it_leaves_queued_jobs_and_says_so_and_a_cancelled_study_sta
 
 
 def test_two_roots_on_one_login_node_keep_to_their_own_site_files_and_start_nothing_of_each_other(
-    alone: Alone, own_prefect_home: Path, tmp_path: Path
-) -> None:
+    alone, own_prefect_home, tmp_path
+):
     """Their commands share PREFECT_HOME, and so the server and the pool."""
     other = Alone(alone.cluster, tmp_path / "other", own_prefect_home)
     of_mine, of_theirs = {"time_limit_minutes": 11}, {"partition": "high", "time_limit_minutes": 33}
@@ -81,7 +78,7 @@ def test_two_roots_on_one_login_node_keep_to_their_own_site_files_and_start_noth
         one.require_each_once()
 
 
-def test_who_cancels_from_elsewhere_ends_what_waits_for_a_place_too(alone: Alone) -> None:
+def test_who_cancels_from_elsewhere_ends_what_waits_for_a_place_too(alone):
     """The command that waits has a server that nobody else knows: what had no job yet got one after the cancel."""
     with alone.bench.site_with({"max_jobs": 1}):
         both = alone.command("sweep", "--over=training.seed=3,4", "--dispatch=slurm", "--wait")
@@ -92,7 +89,7 @@ def test_who_cancels_from_elsewhere_ends_what_waits_for_a_place_too(alone: Alone
     assert len(alone.jobs()) == 1, alone.told()
 
 
-def test_a_detached_study_goes_on_through_a_job_that_follows_it_and_the_one_that_comes_after(alone: Alone) -> None:
+def test_a_detached_study_goes_on_through_a_job_that_follows_it_and_the_one_that_comes_after(alone):
     code, said = alone.command("run", "--dispatch=slurm", "--detach").end()
     assert code == 75 and " follows the study, and submits its jobs" in said and "no worker" not in said, said
     follower = FollowerJob(Site(root=str(alone.root)))
@@ -137,7 +134,7 @@ def arms():
 '''
 
 
-def test_a_metric_that_the_report_does_not_find_ends_the_study_at_the_first_finished_arm(alone: Alone) -> None:
+def test_a_metric_that_the_report_does_not_find_ends_the_study_at_the_first_finished_arm(alone):
     (page := alone.folder / "arms.py").write_text(ARMS)
     words = (str(page), f"--set=name={alone.name}", "--dispatch=slurm")
     with alone.bench.site_with({"max_jobs": 1}):
@@ -148,7 +145,7 @@ def test_a_metric_that_the_report_does_not_find_ends_the_study_at_the_first_fini
     assert code == 75 and "bad input: arms-arm " in said and "has no 'precision' in its result" in said, said
 
 
-def test_the_doctor_finds_a_partition_that_is_not_there_and_a_root_that_nodes_do_not_see(alone: Alone) -> None:
+def test_the_doctor_finds_a_partition_that_is_not_there_and_a_root_that_nodes_do_not_see(alone):
     def looked() -> tuple[int, list[str]]:
         code, said = alone.begin("doctor").end()
         return code, [line for line in said.splitlines() if not line.startswith("good  ")]

@@ -1,9 +1,5 @@
 """A study whose files lie outside the repository, on the real cluster: its jobs run a copy of what was started."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from deployments.dag.page import load_page
@@ -11,7 +7,6 @@ from deployments.slurm.study.follow import Follower, advance_kept
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts, durable
 from storage.errors import BadInput
-from tests.slurm.harness import Bench
 from tests.tasks.tiny import Here
 
 pytestmark = pytest.mark.slurm_long
@@ -61,7 +56,7 @@ def numbers(seed):
 """
 
 
-def test_an_own_study_runs_as_jobs_from_a_copy_that_no_edit_changes(bench: Bench, tmp_path: Path) -> None:
+def test_an_own_study_runs_as_jobs_from_a_copy_that_no_edit_changes(bench, tmp_path):
     own, root = tmp_path / "own", tmp_path / "runs"
     own.mkdir()
     for name, text in (("dice", PAGE), ("dice_work", WORK), ("dice_helper", HELPER)):

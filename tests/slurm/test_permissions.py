@@ -1,20 +1,14 @@
 """Who may read what a study on SLURM leaves."""
 
-from __future__ import annotations
-
 import stat
-from pathlib import Path
 
 import pytest
 
 from deployments.slurm.job.journal import jobs_folder
-from tests.slurm.harness import Bench
 
 
 @pytest.mark.slurm_long
-def test_a_private_site_closes_the_study_s_folder_its_jobs_logs_and_what_they_write(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_private_site_closes_the_study_s_folder_its_jobs_logs_and_what_they_write(bench, tmp_path):
     bench.stop_workers("gpu")
     try:
         with bench.site_with({"permissions": "private"}):

@@ -1,9 +1,7 @@
 """What could not run: refused before any job, or diagnosed by the first one; with what to do."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +64,14 @@ def of_many_kinds() -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("told", NEVER)
-def test_what_could_never_run_is_told_before_any_job(told: str, of_many_kinds: Cluster, monkeypatch: Any) -> None:
+def test_what_could_never_run_is_told_before_any_job(told, of_many_kinds, monkeypatch):
     found = asked_of(of_many_kinds, NEVER[told], monkeypatch)
     assert [text.startswith(told) for text in found] == [True], found
     assert ": " in found[0].removeprefix(told), "and what to do"
 
 
 @pytest.mark.parametrize("honest", HONEST)
-def test_what_waits_its_turn_is_queued(honest: str, of_many_kinds: Cluster, monkeypatch: Any) -> None:
+def test_what_waits_its_turn_is_queued(honest, of_many_kinds, monkeypatch):
     assert asked_of(of_many_kinds, HONEST[honest], monkeypatch) == []
 
 
@@ -91,9 +89,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("wrong", REFUSED)
-def test_resources_that_the_cluster_does_not_have_are_refused_before_any_job(
-    wrong: str, bench: Bench, tmp_path: Path
-) -> None:
+def test_resources_that_the_cluster_does_not_have_are_refused_before_any_job(wrong, bench, tmp_path):
     resources, told = REFUSED[wrong]
     before = bench.cluster.submitted()
     with pytest.raises(BadInput, match=told) as refused:
@@ -119,7 +115,7 @@ def ask_for_a_job(bench: Bench, root: Path, **variables: Any) -> Run:
     return bench.run_told(said)
 
 
-def test_an_output_folder_that_cannot_be_written_is_refused_before_any_job(bench: Bench, tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_written_is_refused_before_any_job(bench, tmp_path):
     before = bench.cluster.submitted()
     run = ask_for_a_job(bench, tmp_path / "runs", folder="/proc/ratchet/jobs")
     run.wait("Failed")
@@ -129,9 +125,7 @@ def test_an_output_folder_that_cannot_be_written_is_refused_before_any_job(bench
     assert bench.cluster.submitted() == before
 
 
-def test_setup_lines_that_fail_on_the_node_end_the_stage_and_corrected_ones_are_taken_by_a_retry(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_setup_lines_that_fail_on_the_node_end_the_stage_and_corrected_ones_are_taken_by_a_retry(bench, tmp_path):
     with bench.site_with(setup_lines=["module load no-such-module"]):
         one = bench.dispatch(tmp_path / "runs")
         one.run.wait("Failed")
@@ -148,7 +142,7 @@ def test_setup_lines_that_fail_on_the_node_end_the_stage_and_corrected_ones_are_
     assert len(one.jobs()) == 2
 
 
-def test_a_study_file_that_is_gone_is_named_by_the_first_job(bench: Bench, tmp_path: Path) -> None:
+def test_a_study_file_that_is_gone_is_named_by_the_first_job(bench, tmp_path):
     bench.cluster.hold()
     one = bench.dispatch(tmp_path / "runs")
     one.job("PENDING")
@@ -160,7 +154,7 @@ def test_a_study_file_that_is_gone_is_named_by_the_first_job(bench: Bench, tmp_p
     assert len(one.jobs()) == 1
 
 
-def test_an_account_that_is_not_ones_own_and_one_job_too_many(own_bench: Callable[..., Bench], tmp_path: Path) -> None:
+def test_an_account_that_is_not_ones_own_and_one_job_too_many(own_bench, tmp_path):
     """With accounting: an unknown account never reaches the queue, and a full queue is waited for.
 
     The worker knows no limit at first: it asks before it takes its first run, and there is none then. The next worker

@@ -1,7 +1,5 @@
 """A Prefect server that goes away, and one that forgets everything: the jobs go on, and nothing starts twice."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -38,9 +36,7 @@ def bench(_bench: Bench, server: Server, tmp_path: Path, monkeypatch: pytest.Mon
             bench.stop_workers()
 
 
-def test_on_postgresql_a_study_runs_and_a_server_that_dies_is_no_loss(
-    _bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_postgresql_a_study_runs_and_a_server_that_dies_is_no_loss(_bench, tmp_path, monkeypatch):
     with ExitStack() as ends:
         try:
             address = ends.enter_context(postgres())
@@ -65,9 +61,7 @@ def test_on_postgresql_a_study_runs_and_a_server_that_dies_is_no_loss(
         assert len(one.submissions()) == 1 and not list(home.glob("prefect.db*")), bench.told()
 
 
-def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_agree(
-    bench: Bench, server: Server, tmp_path: Path
-) -> None:
+def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_agree(bench, server, tmp_path):
     """One job starts, one trains and one ends while the server is away; and a study flow looks on."""
     often = bench.environment["PREFECT_WORKER_QUERY_SECONDS"]
     bench.environment["PREFECT_WORKER_QUERY_SECONDS"] = "10"  # the default: asking more often Prefect's own gives up
@@ -109,9 +103,7 @@ def running(bench: Bench, name: str) -> list[Run]:
     return [one for one in bench.runs_of(name) if one.state == "Running"]
 
 
-def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
-    bench: Bench, server: Server, tmp_path: Path
-) -> None:
+def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(bench, server, tmp_path):
     bench.ensure_worker()
     runs = bench.dispatch(tmp_path / "runs", pauses=True)
     dies = bench.dispatch(tmp_path / "dies", pauses=True)

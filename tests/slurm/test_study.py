@@ -1,11 +1,9 @@
 """A whole study on the real cluster, started as a person starts it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,7 +22,7 @@ from tests.tasks.summarisation import tiny as summarisation
 from tests.tasks.tiny import Here
 
 
-def test_a_study_runs_through_the_pools_to_the_digests_of_a_run_here(bench: Bench, tmp_path: Path) -> None:
+def test_a_study_runs_through_the_pools_to_the_digests_of_a_run_here(bench, tmp_path):
     study, here, there = toy_study("through"), tmp_path / "here", tmp_path / "there"
     toy.page(study, Here(here, study.name))
     bench.ensure_worker("ratchet")
@@ -33,9 +31,7 @@ def test_a_study_runs_through_the_pools_to_the_digests_of_a_run_here(bench: Benc
 
 
 @pytest.mark.slurm_long
-def test_the_smoke_study_runs_through_the_pools_to_the_digests_of_a_run_here(
-    bench: Bench, smoke_root: Path, tmp_path: Path
-) -> None:
+def test_the_smoke_study_runs_through_the_pools_to_the_digests_of_a_run_here(bench, smoke_root, tmp_path):
     root = tmp_path / "runs"
     shutil.copytree(smoke_root / ".cache", root / ".cache")
     bench.ensure_worker("ratchet")
@@ -49,9 +45,7 @@ def test_the_smoke_study_runs_through_the_pools_to_the_digests_of_a_run_here(
     ("name", "finished"),
     [("icecube", icecube.finished), ("summarisation", summarisation.finished), ("poison", poison.finished)],
 )
-def test_another_study_runs_through_the_pools_to_the_digests_of_a_run_here(
-    bench: Bench, tmp_path: Path, name: str, finished: Callable[[], Here]
-) -> None:
+def test_another_study_runs_through_the_pools_to_the_digests_of_a_run_here(bench, tmp_path, name, finished):
     """A trial of icecube that ends in numbers that are no numbers is a job that finished."""
     here, root = finished(), tmp_path / "runs"
     bench.ensure_worker("ratchet")
@@ -61,8 +55,8 @@ def test_another_study_runs_through_the_pools_to_the_digests_of_a_run_here(
 
 @pytest.mark.slurm_long
 def test_cells_of_the_inversion_study_that_are_killed_or_lose_their_node_go_on_and_leave_the_others_alone(
-    bench: Bench, tmp_path: Path
-) -> None:
+    bench, tmp_path
+):
     """The cells are tasks of an array, of which three run at once; a job that goes on is one of its own."""
     here, root = inversion.finished(), tmp_path / "runs"
     cells = {label: handle for label, handle in here.handles.items() if "adversarial" in label}

@@ -1,10 +1,7 @@
 """A sweep on the real cluster: each cell a study of jobs, one table over them, ended by one Cancel."""
 
-from __future__ import annotations
-
 import os
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +33,7 @@ def started(bench: Bench, study: Any, root: Path) -> Run:
     return bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(root), over=OVER)
 
 
-def test_a_sweep_goes_on_to_its_table_when_its_flow_run_s_process_is_killed(bench: Bench, tmp_path: Path) -> None:
+def test_a_sweep_goes_on_to_its_table_when_its_flow_run_s_process_is_killed(bench, tmp_path):
     root, pause = tmp_path / "runs", tmp_path / "pause"
     pause.touch()
     study = toy_study("swept", pauses_while=str(pause))
@@ -67,7 +64,7 @@ def test_a_sweep_goes_on_to_its_table_when_its_flow_run_s_process_is_killed(benc
     assert study_file.active(root) == [], "`advance` has nothing left to do"
 
 
-def test_a_cancel_of_a_sweep_ends_every_cell(bench: Bench, tmp_path: Path) -> None:
+def test_a_cancel_of_a_sweep_ends_every_cell(bench, tmp_path):
     root, pause = tmp_path / "runs", tmp_path / "pause"
     pause.touch()
     study = toy_study("ended", pauses_while=str(pause))
@@ -90,9 +87,7 @@ def test_a_cancel_of_a_sweep_ends_every_cell(bench: Bench, tmp_path: Path) -> No
     assert study_file.active(root) == [] and not bench.runs_of("ended sweep")
 
 
-def test_squeue_tells_study_stage_and_cell_of_arrays_as_large_as_the_cluster_takes(
-    own_bench: Callable[..., Bench], tmp_path: Path
-) -> None:
+def test_squeue_tells_study_stage_and_cell_of_arrays_as_large_as_the_cluster_takes(own_bench, tmp_path):
     """Tasks of one array: MaxArraySize 3 is two, numbered 1 and 2."""
     bench, over = own_bench(extra="MaxArraySize=3"), {"training.seed": [1, 2, 3, 4]}
     pause = tmp_path / "pause"
@@ -121,7 +116,7 @@ def test_squeue_tells_study_stage_and_cell_of_arrays_as_large_as_the_cluster_tak
         pause.unlink()
 
 
-def test_a_cell_that_failed_is_missing_from_the_table_and_the_study_has_failed(bench: Bench, tmp_path: Path) -> None:
+def test_a_cell_that_failed_is_missing_from_the_table_and_the_study_has_failed(bench, tmp_path):
     """Its failure may be a result: without it the other cells would never be seen side by side."""
     root, over = tmp_path / "runs", {"training.poisoned_loss": [None, 0, 999]}
     bench.ensure_worker()

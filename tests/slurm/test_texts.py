@@ -1,9 +1,6 @@
 """What a person can see and run of a job: the dry run's text, the submitted script, its name."""
 
-from __future__ import annotations
-
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -11,16 +8,14 @@ from deployments.dag.page import load_page
 from deployments.slurm.study.follow import standings
 from deployments.slurm.study.preflight import checked
 from deployments.slurm.study.study import SlurmStudy
-from tests.slurm.harness import Bench, toy_study
+from tests.slurm.harness import toy_study
 
 pytestmark = pytest.mark.slurm_long
 
 TOY = load_page("tests.slurm.toy")
 
 
-def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_run_by_hand(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_run_by_hand(bench, tmp_path):
     root = tmp_path / "runs"
     study = SlurmStudy.at_site(TOY, toy_study("texts", steps=12), str(root))
     texts = {handle.stage.name: text for handle, text in checked(study).scripts()}
@@ -46,15 +41,13 @@ def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_r
     assert (one.folder / "COMPLETE.json").exists() and one.digest == digest
 
 
-def test_the_dry_run_says_what_a_start_would_refuse_and_shows_the_scripts(bench: Bench, tmp_path: Path) -> None:
+def test_the_dry_run_says_what_a_start_would_refuse_and_shows_the_scripts(bench, tmp_path):
     study = toy_study("refused", resources={"memory_gb": 9000})
     found = checked(SlurmStudy.at_site(TOY, study, str(tmp_path / "runs")))
     assert "memory_gb 9000" in found.refusal and "--mem=9216000" in next(found.scripts())[1]
 
 
-def test_the_status_shows_what_is_under_way_and_what_stopped(
-    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_status_shows_what_is_under_way_and_what_stopped(bench, tmp_path, caplog):
     caplog.set_level("WARNING", "ratchet")
     one = bench.dispatch(tmp_path / "runs", check_fails_while="/dev/null")
 

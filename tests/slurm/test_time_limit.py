@@ -1,9 +1,5 @@
 """A time limit in which a start does not end, on the real cluster: told, refused, mended by the key that is named."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from deployments.dag.page import load_page
@@ -11,7 +7,7 @@ from deployments.slurm.study.follow import Follower
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts
 from storage.errors import BadInput
-from tests.slurm.harness import Bench, Run
+from tests.slurm.harness import Run
 
 pytestmark = pytest.mark.slurm_long
 
@@ -46,7 +42,7 @@ def work(run, config):
 """
 
 
-def test_a_limit_that_is_too_short_for_the_start_is_told_refused_and_mended(bench: Bench, tmp_path: Path) -> None:
+def test_a_limit_that_is_too_short_for_the_start_is_told_refused_and_mended(bench, tmp_path):
     (tmp_path / "slow.py").write_text(PAGE)
     (tmp_path / "slow_work.py").write_text(WORK)
     page = load_page(str(tmp_path / "slow.py"))

@@ -1,13 +1,10 @@
 """The study of docs/going-on.md, each stage longer than the time limit of its job: it goes on in the next."""
 
-from __future__ import annotations
-
 import pytest
 
 from deployments.dag.page import load_page
 from flows.command.settings import read_study
 from storage import durable
-from tests.slurm.alone import Alone
 from tests.slurm.harness import until
 from tests.tasks.tiny import Here
 from tests.test_going_on import FILES, outputs
@@ -52,7 +49,7 @@ PATIENCE_SECONDS = 1800.0
 
 @pytest.mark.slurm_long
 @pytest.mark.parametrize("how", ["--wait", "--detach"])
-def test_each_way_of_the_page_goes_on_over_jobs_that_end_before_it(alone: Alone, how: str) -> None:
+def test_each_way_of_the_page_goes_on_over_jobs_that_end_before_it(alone, how):
     (pause := alone.folder / "pause").touch()
     (alone.folder / "rest.py").write_text(REST.format(pause=pause))
     for name, text in FILES.items():

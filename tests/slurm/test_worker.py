@@ -1,15 +1,12 @@
 """Workers and study flows that die and come back: nothing is lost, and nothing is submitted twice."""
 
-from __future__ import annotations
-
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from deployments.dag.walk import Handle
-from tests.slurm.harness import PROMISED_SECONDS, Bench, Dispatched, Run, toy_study
+from tests.slurm.harness import PROMISED_SECONDS, Dispatched, Run, toy_study
 
 pytestmark = pytest.mark.slurm_long
 
@@ -19,9 +16,7 @@ def submitted_once(*toys: Dispatched) -> bool:
     return all(len(one.submissions()) == 1 == len(one.jobs()) for one in toys)
 
 
-def test_a_worker_that_comes_back_finds_jobs_that_ran_on_waited_and_ended_meanwhile(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_worker_that_comes_back_finds_jobs_that_ran_on_waited_and_ended_meanwhile(bench, tmp_path):
     ends = bench.dispatch(tmp_path / "ends", pauses=True)
     runs = bench.dispatch(tmp_path / "runs", pauses=True)
     ends.run.wait("Running")
@@ -43,7 +38,7 @@ def test_a_worker_that_comes_back_finds_jobs_that_ran_on_waited_and_ended_meanwh
     assert submitted_once(ends, runs, waits), bench.told()
 
 
-def test_a_study_whose_worker_was_killed_and_replaced_is_cancelled_as_any_other(bench: Bench, tmp_path: Path) -> None:
+def test_a_study_whose_worker_was_killed_and_replaced_is_cancelled_as_any_other(bench, tmp_path):
     """Its cancel timed out after five minutes, and its jobs went on; or the next line of its log crashed it."""
     bench.ensure_worker("ratchet")
     study, root = toy_study("orphan", steps=2000, step_seconds=0.25), tmp_path / "runs"
@@ -60,9 +55,7 @@ def test_a_study_whose_worker_was_killed_and_replaced_is_cancelled_as_any_other(
     assert not {"Crashed", "Failed"} & {*flow.history(), *training.history()}
 
 
-def test_of_two_workers_of_a_pool_one_submits_and_the_other_takes_over_when_it_is_killed(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_of_two_workers_of_a_pool_one_submits_and_the_other_takes_over_when_it_is_killed(bench, tmp_path):
     second = bench.start_worker(key="gpu-2")
     try:
         before = [bench.dispatch(tmp_path / f"before{n}", steps=60, step_seconds=0.25) for n in range(3)]
@@ -78,7 +71,7 @@ def test_of_two_workers_of_a_pool_one_submits_and_the_other_takes_over_when_it_i
         bench.stop_workers("gpu-2")
 
 
-def test_a_killed_study_flow_that_is_retried_attaches_to_what_runs(bench: Bench, tmp_path: Path) -> None:
+def test_a_killed_study_flow_that_is_retried_attaches_to_what_runs(bench, tmp_path):
     root, pause = tmp_path / "runs", tmp_path / "pause"
     pause.touch()
     study = toy_study("attaches", pauses_while=str(pause))
@@ -110,7 +103,7 @@ def test_a_killed_study_flow_that_is_retried_attaches_to_what_runs(bench: Bench,
         assert len(bench.cluster.jobs(job)) == 1, bench.told()
 
 
-def test_after_a_retry_of_one_stage_the_deployment_advance_has_its_study_go_on(bench: Bench, tmp_path: Path) -> None:
+def test_after_a_retry_of_one_stage_the_deployment_advance_has_its_study_go_on(bench, tmp_path):
     obstacle = tmp_path / "obstacle"
     obstacle.touch()
     one = bench.dispatch(tmp_path / "runs", check_fails_while=str(obstacle))
@@ -125,9 +118,7 @@ def test_after_a_retry_of_one_stage_the_deployment_advance_has_its_study_go_on(b
     assert len(one.jobs()) == 2, "finished work was not repeated"
 
 
-def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_repeats_no_finished_work(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_repeats_no_finished_work(bench, tmp_path):
     obstacle = tmp_path / "obstacle"
     obstacle.touch()
     one = bench.dispatch(tmp_path / "runs", pauses=True, check_fails_while=str(obstacle))
@@ -161,7 +152,7 @@ def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_re
     assert len(one.jobs()) == len(one.submissions()) == 5, bench.told()
 
 
-def test_a_retry_is_not_lost_to_the_end_of_the_job_before_it_that_nobody_had_seen(bench: Bench, tmp_path: Path) -> None:
+def test_a_retry_is_not_lost_to_the_end_of_the_job_before_it_that_nobody_had_seen(bench, tmp_path):
     """Prefect's own worker tells of an end when it finds it, over whatever was asked for meanwhile."""
     one = bench.dispatch(tmp_path / "runs", pauses=True)
     one.training_began()
@@ -178,9 +169,7 @@ def test_a_retry_is_not_lost_to_the_end_of_the_job_before_it_that_nobody_had_see
     assert len(one.jobs()) == len(one.submissions()) == 2, bench.told()
 
 
-def test_an_edited_output_makes_its_stage_run_again_and_the_next_one_only_if_the_bytes_differ(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_an_edited_output_makes_its_stage_run_again_and_the_next_one_only_if_the_bytes_differ(bench, tmp_path):
     word = tmp_path / "word"
     word.write_text("first")
     one = bench.dispatch(tmp_path / "runs", said_in=str(word))

@@ -5,8 +5,6 @@ there, so that a run here without any delay says what a run through many jobs mu
 toy_work.py: the page is read by many processes, and torch takes each of them two seconds.
 """
 
-from __future__ import annotations
-
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from tasks.stage.configuration import execution, scientific

@@ -1,7 +1,5 @@
 """What the stages of toy.py do."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import time
