@@ -210,7 +210,7 @@ def test_a_stage_that_the_page_takes_from_another_module_is_checked_too(own, cap
 def test_a_deployment_without_a_profile_says_what_the_page_s_docstring_says(own, capsys):
     assert command.ratchet(["deployments", str(own)]) == 0
     made = yaml.safe_load(capsys.readouterr().out)["deployments"]
-    (first, *_) = ast.get_docstring(ast.parse(own.read_text())).splitlines()  # type: ignore[union-attr]
+    (first, *_) = ast.get_docstring(ast.parse(own.read_text())).splitlines()
     assert len(made) == 2 and all(one["description"].startswith(first) for one in made)
 
 

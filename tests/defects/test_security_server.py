@@ -50,7 +50,7 @@ def home(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def server(home: Path) -> Iterator[embedded.Server]:
     """The server as a plain `ratchet run` has it, which uses it here."""
     with embedded.prefect_server():
-        yield embedded.configured()  # type: ignore[misc]
+        yield embedded.configured()
 
 
 def asked(server: embedded.Server, path: str, password: bool = False, method: str = "GET", **headers: str):
@@ -108,7 +108,7 @@ def test_a_websocket_without_the_password_is_refused(server, path):
     address = f"ws{server.address.removeprefix('http')}{path}"
 
     def answer(token: str | None, **options: object) -> dict[str, str]:
-        with connect(address, subprotocols=["prefect"], origin=EVIL, **options) as socket:  # type: ignore[arg-type]
+        with connect(address, subprotocols=["prefect"], origin=EVIL, **options) as socket:
             socket.send(json.dumps({"type": "auth", "token": token}))
             return json.loads(socket.recv(timeout=60))
 

@@ -18,8 +18,8 @@ def counted() -> Iterator[Counter[str]]:
         asked[request.url.path] += 1
         return send(client, request, *given, **named)
 
-    PrefectHttpxSyncClient.send = count  # type: ignore[method-assign]
+    PrefectHttpxSyncClient.send = count
     try:
         yield asked
     finally:
-        PrefectHttpxSyncClient.send = send  # type: ignore[method-assign]
+        PrefectHttpxSyncClient.send = send

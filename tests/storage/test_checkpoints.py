@@ -17,13 +17,6 @@ IDENTITY = {"fingerprint": "f" * 64, "inputs": {"setup": "a" * 64}}
 
 
 @pytest.fixture
-def lock(tmp_path):
-    lock = locks.acquire(tmp_path / "locks")
-    yield lock
-    lock.release()
-
-
-@pytest.fixture
 def folder(tmp_path):
     return tmp_path / "checkpoints"
 

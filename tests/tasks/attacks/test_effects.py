@@ -128,48 +128,38 @@ def test_the_interval_depends_on_the_level_and_not_on_the_order_of_the_records()
     assert low < inner[0] < inner[1] < high
 
 
-@pytest.mark.parametrize("place", [0, -1])
-def test_a_text_that_only_one_model_was_attacked_on_is_refused(place):
-    rows = some("a") + some("b")
-    del rows[place]
-    with pytest.raises(ValueError, match=r"b and a were not attacked on the same tokens of document 0(00|29)"):
-        paired(rows)
+UNLIKE = {
+    "a text less": (lambda rows: rows[1:], "000"),
+    "a text more": (lambda rows: rows[:-1], "029"),
+    "another source": (lambda rows: [*rows[:-1], rows[-1] | {"source": "elsewhere"}], "029"),
+    "a text twice": (lambda rows: [*rows, rows[-1]], "029"),
+    "tokens_scored": (
+        lambda rows: [*rows[:7], rows[7] | {"tokens_scored": rows[7]["tokens_scored"] - 1}, *rows[8:]],
+        "007",
+    ),
+    "text_tokens": (lambda rows: [*rows[:7], rows[7] | {"text_tokens": rows[7]["text_tokens"] - 1}, *rows[8:]], "007"),
+}
 
 
-def test_a_text_of_another_source_in_one_model_is_refused():
-    rows = some("a") + some("b")
-    rows[-1]["source"] = "elsewhere"
-    with pytest.raises(ValueError, match="not attacked on the same tokens of document 029"):
-        paired(rows)
+@pytest.mark.parametrize(("edit", "document"), UNLIKE.values(), ids=UNLIKE)
+def test_two_models_that_were_not_attacked_on_the_same_tokens_are_refused(edit, document):
+    with pytest.raises(ValueError, match=f"b and a were not attacked on the same tokens of document {document}"):
+        paired(edit(some("a") + some("b")))
 
 
-def test_a_text_that_counts_twice_in_one_model_is_refused():
-    rows = some("a") + some("b")
-    with pytest.raises(ValueError, match="not attacked on the same tokens of document 029"):
-        paired([*rows, rows[-1]])
-
-
-@pytest.mark.parametrize("column", ["tokens_scored", "text_tokens"])
-def test_another_number_of_tokens_in_one_model_is_refused(column):
-    rows = some("a") + some("b")
-    rows[7][column] -= 1
-    with pytest.raises(ValueError, match="b and a were not attacked on the same tokens of document 007"):
-        paired(rows)
-
-
-@pytest.mark.parametrize("changed", [{"tokens_scored": 0}, {"control_losses_sum_nats": []}])
-def test_a_text_without_a_scored_token_is_refused(changed):
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"tokens_scored": 0}, "nothing was scored of document 007 for a"),
+        ({"control_losses_sum_nats": []}, "nothing was scored of document 007 for a"),
+        ({"control_losses_sum_nats": [1.0]}, "document 007 has 1 control_losses_sum_nats for a, another 2"),
+        ({"budget_losses_sum_nats": [1.0]}, "document 007 has 1 budget_losses_sum_nats for a, another 2"),
+    ],
+)
+def test_a_text_without_a_scored_token_or_with_fewer_draws_or_budgets_is_refused(changed, said):
     rows = some()
     rows[7] |= changed
-    with pytest.raises(ValueError, match="nothing was scored of document 007 for a"):
-        effect(rows)
-
-
-@pytest.mark.parametrize("column", ["control_losses_sum_nats", "budget_losses_sum_nats"])
-def test_a_text_with_fewer_draws_or_budgets_is_refused(column):
-    rows = some()
-    rows[7][column] = rows[7][column][:1]
-    with pytest.raises(ValueError, match=f"document 007 has 1 {column} for a, another 2"):
+    with pytest.raises(ValueError, match=said):
         effect(rows)
 
 

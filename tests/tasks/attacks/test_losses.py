@@ -117,24 +117,20 @@ def test_the_interval_is_a_function_of_the_records_and_not_of_their_order():
     assert compared(shuffled) == compared(records)
 
 
-def test_one_token_more_in_one_document_is_refused():
-    records = two_models()
-    records[3] = records[3] | {"tokens_scored": records[3]["tokens_scored"] + 1}
-    with pytest.raises(ValueError, match="b and a were not scored on the same tokens of the same documents"):
-        compared(records)
-
-
-@pytest.mark.parametrize("place", [0, -1])
-def test_a_document_that_only_one_model_has_is_refused(place):
-    records = two_models()
-    del records[place]
-    with pytest.raises(ValueError, match="same documents"):
-        compared(records)
-
-
-def test_a_model_without_records_is_refused():
-    with pytest.raises(ValueError, match="same documents"):
-        compared(two_models(), "c", "a")
+@pytest.mark.parametrize(
+    ("edit", "model"),
+    [
+        (lambda rows: [*rows[:3], rows[3] | {"tokens_scored": rows[3]["tokens_scored"] + 1}, *rows[4:]], "b"),
+        (lambda rows: rows[1:], "b"),
+        (lambda rows: rows[:-1], "b"),
+        (lambda rows: rows, "c"),
+    ],
+    ids=["a token more", "a document of b alone", "a document of a alone", "a model without records"],
+)
+def test_two_models_that_were_not_scored_on_the_same_tokens_of_the_same_documents_are_refused(edit, model):
+    words = f"{model} and a were not scored on the same tokens of the same documents"
+    with pytest.raises(ValueError, match=words):
+        compared(edit(two_models()), model)
 
 
 def test_one_document_gives_no_interval():

@@ -29,7 +29,7 @@ def run_of(root: Path, stage: str, cell: str = "", **inputs: RunDirectory) -> Ru
 
 
 def dag_of(*last: RunDirectory) -> Dag:
-    return Dag.of(LAST, [StageInput(run, "") for run in last])  # type: ignore[arg-type]
+    return Dag.of(LAST, [StageInput(run, "") for run in last])
 
 
 def boxes_of(svg: str) -> dict[str, tuple[float, float, float, float]]:

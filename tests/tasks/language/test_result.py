@@ -30,7 +30,7 @@ def described(budget: dict[str, Any]) -> Training:
     position = Position(
         step=4, best_step=2, best_value=5.1, epochs=[{"epoch": 1.0, **gradients}], validations=[[2, 5.1], [4, 5.2]]
     )
-    return _described(Schedule(typed, 64), problem, position, OfLength())  # type: ignore[arg-type]
+    return _described(Schedule(typed, 64), problem, position, OfLength())
 
 
 PLAIN = [

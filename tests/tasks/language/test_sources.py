@@ -9,7 +9,9 @@ import tracemalloc
 from functools import partial
 from pathlib import Path
 
+import datasets
 import httpx2
+import huggingface_hub.constants
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +21,7 @@ from storage.errors import BadInput
 from tasks.language import hub, sources, text_cache
 from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs, PairDataset
 from tasks.language.documents import document
+from tasks.stage.outcome import outcome_of
 from tests.tasks.language.hub_errors import FINAL, LOST, raising
 
 SMALL_PACKAGE = "PyYAML"  # a dependency of ours with a handful of docstrings
@@ -164,9 +167,6 @@ def test_text_that_utf8_cannot_spell_is_made_spellable():
 
 
 def test_unreachable_hub_data_set_says_how_to_get_it(tmp_path, monkeypatch):
-    import datasets
-    import huggingface_hub.constants
-
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     text = HubDataset(dataset="nobody/nothing", revision=REVISION, max_documents=10)
@@ -230,8 +230,6 @@ def test_texts_of_one_name_in_two_folders_are_two_documents(tmp_path):
 
 
 def test_hub_stream_is_cut_to_max_documents(tmp_path, monkeypatch):
-    import datasets
-
     asked = {}
 
     def load_dataset(dataset, **options):
@@ -246,8 +244,6 @@ def test_hub_stream_is_cut_to_max_documents(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "kind"), [(n, ConnectionError) for n in LOST] + [(n, BadInput) for n in FINAL])
 def test_a_lost_connection_to_the_hub_differs_from_what_no_retry_mends(tmp_path, monkeypatch, name, kind):
-    import datasets
-
     monkeypatch.setattr(datasets, "load_dataset", raising(name))
     with pytest.raises(kind) as caught:
         read(HUB, tmp_path)
@@ -256,10 +252,6 @@ def test_a_lost_connection_to_the_hub_differs_from_what_no_retry_mends(tmp_path,
 
 
 def test_a_lost_connection_is_a_crash_that_the_stage_asks_to_try_again(tmp_path, monkeypatch):
-    import datasets
-
-    from tasks.stage.outcome import outcome_of
-
     for name, retryable in (("as transformers raises it", True), ("404", False)):
         monkeypatch.setattr(datasets, "load_dataset", raising(name))
         with pytest.raises((BadInput, ConnectionError)) as caught:
@@ -273,8 +265,6 @@ def test_a_lost_connection_is_a_crash_that_the_stage_asks_to_try_again(tmp_path,
 @pytest.fixture
 def streamed(monkeypatch) -> list[dict]:
     """The hub gives three groups of documents, the sixth without text; holds what it was asked for, each time."""
-    import datasets
-
     asked: list[dict] = []
 
     def load_dataset(dataset, **options):
@@ -363,8 +353,6 @@ def test_damaged_hub_text_is_named_and_read_from_the_hub_again(tmp_path, streame
 
 
 def test_a_stream_that_breaks_or_is_left_is_not_kept(tmp_path, monkeypatch):
-    import datasets
-
     def broken():
         yield from ({"text": f"document {n}"} for n in range(700))
         raise httpx2.ReadError("connection reset")

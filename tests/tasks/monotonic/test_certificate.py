@@ -41,7 +41,7 @@ def non_negative(model: Any, variant: str = "mlp_both") -> Any:
 
 
 def neox(activation: str) -> Any:
-    return tiny_model(activation=activation)  # type: ignore[arg-type]
+    return tiny_model(activation=activation)
 
 
 # ------------------------------------------------------------------------------------------------ proofs
@@ -216,7 +216,7 @@ def test_no_tensor_at_all_is_refused(monkeypatch):
     with pytest.raises(CheckFailed, match="measured 0, required 1 or more"):
         certify(tiny_model(), "attn_out")
     with pytest.raises(BadInput, match="matches no layer"):
-        certify(nn.Sequential(nn.Linear(2, 2)), "mlp_both")  # type: ignore[arg-type]
+        certify(nn.Sequential(nn.Linear(2, 2)), "mlp_both")
 
 
 def test_an_activation_that_is_not_the_configuration_s_is_refused():

@@ -28,7 +28,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         )
         file.chmod(0o755)
 
-    make.folder = tmp_path  # type: ignore[attr-defined]
+    make.folder = tmp_path
     return make
 
 

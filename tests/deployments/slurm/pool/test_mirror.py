@@ -95,7 +95,7 @@ def test_of_jobs_that_go_on_little_is_written_and_an_end_is_shown_at_once(tmp_pa
     client, now = Client(), [0.0]
     monkeypatch.setattr(mirror.time, "monotonic", lambda: now[0])
     runs = [a_run(tmp_path / f"toy/first/abc{number}/jobs") for number in range(8)]
-    shows = Mirror(client)  # type: ignore[arg-type]
+    shows = Mirror(client)
     for now[0] in range(0, 60, 5):
         for one in runs:
             with (Path(one.run.folder) / "0001.log").open("a") as log:
@@ -119,13 +119,13 @@ def test_a_busy_server_holds_up_what_is_shown_and_not_the_poll():
         def show_end(self, seen: object, ended: object) -> None:
             shown.set()
 
-    beside = Beside(Slow())  # type: ignore[arg-type]
+    beside = Beside(Slow())
     at = time.monotonic()
     beside.show([])
     assert began.wait(10)
     for _ in range(3):
         beside.show([])
-    beside.show_end(None, None)  # type: ignore[arg-type]
+    beside.show_end(None, None)
     assert not shown.is_set() and time.monotonic() - at < 30, "the poll goes on meanwhile"
     free.set()
     assert shown.wait(10)

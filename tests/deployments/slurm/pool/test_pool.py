@@ -89,6 +89,21 @@ class World:
         self.slurm.advance(seconds)
         return self.pool.poll()
 
+    def rounds(self, count: int) -> None:
+        for _ in range(count):
+            self.poll()
+
+    def until_due(self) -> None:
+        while not self.server.due():
+            self.poll()
+
+    def drive(self, rounds: int, seconds: float = 5.0) -> None:
+        """Submits whenever the server asks for it, as a worker does."""
+        for _ in range(rounds):
+            if self.server.due():
+                self.submit()
+            self.poll(seconds)
+
     def state(self, name: str = "flow-run") -> str:
         return self.server.runs[name].name
 
@@ -156,7 +171,7 @@ def test_of_many_submits_at_once_one_is_made(world):
         time.sleep(0.05)
         return made(script)
 
-    world.slurm.submit = slow  # type: ignore[method-assign]
+    world.slurm.submit = slow
     threads = [threading.Thread(target=lambda: given.append(world.pool.submit(plan))) for _ in range(6)]
     for thread in threads:
         thread.start()
@@ -176,7 +191,7 @@ def test_a_round_leaves_a_run_alone_that_is_being_submitted(world):
             actions.extend(world.poll(60.0))
         return job_id
 
-    world.slurm.submit = slow  # type: ignore[method-assign]
+    world.slurm.submit = slow
     assert world.submit() == "1"
     assert actions == [] and len(world.journal().all()) == 1
     assert world.journal().all()[0].end is None
@@ -203,10 +218,7 @@ def test_one_job_too_many_in_the_queue_is_submitted_later_and_keeps_what_the_las
         return "QOSMaxSubmitJobPerUserLimit" if 0 < len(third) <= 2 else ""
 
     world.slurm.refuses = refuses
-    for _ in range(100):
-        if world.server.due():
-            world.submit()
-        world.poll(20)
+    world.drive(100, 20)
     assert world.state() == "Completed" and "Failed" not in world.server.runs["flow-run"].history
     assert len(third) == 3 and third[1] - third[0] >= 300 <= third[2] - third[1]
     follows = [(entry.end.follows, entry.end.diagnosis.category) for entry in world.journal().all() if entry.end]
@@ -227,10 +239,7 @@ def test_when_the_nodes_that_failed_are_all_there_are_they_are_used_again(world)
     world.fates = [Fate("NODE_FAIL", seconds=10.0, begins_after=1.0)] * len(NODES) + [WORKS]
     excluded = []
     world.slurm.when_queued = lambda job: excluded.append(job.options.get("exclude", "").split(","))
-    for _ in range(200):
-        if world.server.due():
-            world.submit()
-        world.poll()
+    world.drive(200)
     assert world.state() == "Completed"
     assert [len(set(nodes) - {""}) for nodes in excluded] == [0, 1, 2, 3, 0]
     follows = [entry.end.follows for entry in world.journal().all() if entry.end]
@@ -249,8 +258,7 @@ def test_excluded_nodes_of_the_plan_are_never_given_up(world):
 def test_a_refusal_keeps_the_memory_that_was_raised(world):
     world.fates = [Fate("OUT_OF_MEMORY", signal=125, seconds=10.0, begins_after=1.0), WORKS]
     world.submit()
-    while not world.server.due():
-        world.poll()
+    world.until_due()
     world.slurm.refuses = lambda job: "Invalid account"
     with pytest.raises(Refused):
         world.submit()
@@ -263,10 +271,7 @@ def test_a_refusal_keeps_the_memory_that_was_raised(world):
 def test_more_memory_reaches_the_next_job_and_all_later_ones(world):
     out_of_time = Fate("FAILED", 75, seconds=10.0, end_state="out_of_time", begins_after=1.0)
     world.fates = [Fate("OUT_OF_MEMORY", signal=125, seconds=10.0, begins_after=1.0), out_of_time, WORKS]
-    for _ in range(100):
-        if world.server.due():
-            world.submit()
-        world.poll()
+    world.drive(100)
     assert [job.options["mem"] for job in world.slurm.all] == ["4096M", "6144M", "6144M"]
     assert world.state() == "Completed"
 
@@ -274,15 +279,13 @@ def test_more_memory_reaches_the_next_job_and_all_later_ones(world):
 def test_only_jobs_that_follow_by_themselves_count_as_automatic(world):
     world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
     world.submit()
-    while not world.server.due():
-        world.poll()
+    world.until_due()
     world.submit()
     world.slurm.scancel(world.slurm.all[-1])
     world.poll()
     world.server.retry("flow-run")
     world.submit()
-    while not world.server.due():
-        world.poll()
+    world.until_due()
     world.server.cancel("flow-run")
     world.server.retry("flow-run")
     world.submit()
@@ -415,8 +418,7 @@ def test_the_disk_of_one_run_stops_no_other(world, monkeypatch):
     for name in ("flow-run", "other"):
         world.submit(name)
     monkeypatch.setattr(durable, "write_bytes", failing(lambda path: "/train/" in str(path), OSError(5, "I/O error")))
-    world.poll()
-    world.poll()
+    world.rounds(2)
     assert world.state("other") == "AwaitingRetry"
     assert world.journal().all()[0].end is None, "and the other is polled again"
     monkeypatch.undo()
@@ -548,7 +550,7 @@ def test_one_call_serves_all_jobs_and_the_accounting_is_asked_for_the_missing_on
         world.submit(f"run{number}")
     asked: list[list[str]] = []
     accounted = world.slurm.accounted
-    world.slurm.accounted = lambda ids: asked.append(sorted(ids)) or accounted(ids)  # type: ignore[method-assign]
+    world.slurm.accounted = lambda ids: asked.append(sorted(ids)) or accounted(ids)
     before = world.slurm.counts.get("jobs", 0)
     world.poll()
     assert world.slurm.counts["jobs"] - before == 1 and asked == [[]]
@@ -570,7 +572,7 @@ def test_a_cancel_is_sent_at_once_noted_first_and_not_repeated_at_every_poll(wor
         sent.extend((job_id, world.journal().all()[0].cancelled) for job_id in ids)
         cancel(ids)
 
-    world.slurm.cancel = spied  # type: ignore[method-assign]
+    world.slurm.cancel = spied
     cancelling = [world.server.runs["flow-run"].as_run()]
     for _ in range(4):
         world.pool.cancel_at_once(cancelling)
@@ -634,8 +636,7 @@ def test_a_job_that_slurm_forgot_is_lost_only_when_its_heartbeat_stands_still(wo
     world.submit()
     world.poll()
     del world.slurm.known["1"]
-    for _ in range(300):
-        world.poll()
+    world.rounds(300)
     assert world.state() == "Running" and world.slurm.all[0].working
     world.slurm.all[0].working = False  # its processes die with the node
     polls = 0
@@ -744,8 +745,7 @@ def test_the_measured_time_to_save_is_added_to_the_lead_up_to_a_third_of_the_lim
 def test_a_job_is_ours_unless_a_person_retried_the_run(world, automatic):
     world.fates = [Fate("FAILED", 75, seconds=10.0, end_state="out_of_time", begins_after=1.0), WORKS]
     world.submit()
-    while not world.server.due():
-        world.poll()
+    world.until_due()
     if not automatic:
         world.server.cancel("flow-run")
         world.server.retry("flow-run")
@@ -765,7 +765,7 @@ def test_the_first_job_after_a_person_started_the_study_is_a_person_s(world):
 
 def test_a_job_that_an_operator_requeues_waits_runs_again_and_finishes(world):
     world.submit()
-    world.poll(), world.poll()
+    world.rounds(2)
     assert world.state() == "Running"
     world.slurm.queue_seconds = lambda: 12.0
     world.slurm.requeue(world.slurm.all[0])
@@ -861,8 +861,7 @@ def test_every_journal_has_its_task_and_its_script_before_sbatch(world):
 def test_a_log_of_a_task_is_in_the_stages_folder(world):
     world.fates = [replace(WORKS, log="hello")]
     names = cells(world, 2)
-    for _ in range(30):
-        world.poll()
+    world.rounds(30)
     for name in names:
         (entry,) = world.journal(name).all()
         assert world.journal(name).log(entry).read_text() == "hello"
@@ -880,22 +879,19 @@ def test_one_alone_and_one_that_asks_for_something_else_are_jobs_of_their_own(wo
 def test_a_task_that_must_go_on_is_followed_by_a_job_of_its_own(world):
     world.fates = [Fate("FAILED", 75, seconds=5.0, end_state="out_of_time", begins_after=1.0), WORKS]
     first, second = cells(world, 2, array_tasks=1)
-    for _ in range(4):
-        world.poll()
+    world.rounds(4)
     assert (world.state(first), world.state(second)) == ("AwaitingRetry", "Running")
     assert world.submit(first, array_tasks=1) == "2"
-    for _ in range(45):
-        world.poll()
+    world.rounds(45)
     assert [world.state(name) for name in (first, second)] == ["Completed"] * 2
     assert "--dependency=afterany:1_1\n" in world.slurm.all[-1].text and len(world.slurm.all) == 3
 
 
 def test_a_cancel_ends_one_task_and_no_other(world):
     names = cells(world, 2)
-    world.poll(), world.poll()
+    world.rounds(2)
     world.server.cancel(names[0])
-    for _ in range(12):
-        world.poll()
+    world.rounds(12)
     assert [world.state(name) for name in names] == ["Cancelled", "Running"]
 
 
@@ -927,12 +923,11 @@ def test_an_array_whose_answer_was_lost_is_found_task_by_task(world):
         world.slurm.fall("frozen")
         return submit(script)
 
-    world.slurm.submit = frozen  # type: ignore[method-assign]
+    world.slurm.submit = frozen
     world.poll()
     world.slurm.wake()
     world.restart()
-    for _ in range(12):
-        world.poll()
+    world.rounds(12)
     assert [world.journal(f"cell{n}").all()[0].job_id for n in range(3)] == ["1_1", "1_2", "1_3"]
     assert len(world.slurm.all) == 3
 
@@ -944,7 +939,7 @@ def test_an_array_whose_answer_was_lost_is_found_task_by_task(world):
 def test_an_array_that_is_refused_is_refused_to_each_of_its_runs(world, refusal, state):
     world.slurm.refuses = lambda job: refusal
     names = cells(world, 2)
-    world.poll(), world.poll()
+    world.rounds(2)
     assert [world.state(name) for name in names] == [state] * 2
     assert all(refusal in world.server.runs[name].message for name in names)
 
@@ -981,8 +976,7 @@ def test_the_disk_of_one_cell_keeps_no_other_from_its_array(world, monkeypatch):
     world.poll()
     assert [job.id for job in world.slurm.all] == ["1_1", "1_3"]
     monkeypatch.undo()
-    for _ in range(40):
-        world.poll()
+    world.rounds(40)
     assert world.state("cell1") == "AwaitingRetry", "it is asked for again"
 
 
@@ -1036,14 +1030,13 @@ def test_arrays_are_as_large_as_the_cluster_takes_which_is_asked_once(world, siz
 def test_where_no_array_is_taken_all_the_same_each_stage_is_a_job_of_its_own(world):
     world.slurm.refuses = lambda job: "Invalid job array specification" if "array" in job.options else ""
     names = cells(world, 3)
-    world.poll(), world.poll()
+    world.rounds(2)
     assert [world.state(name) for name in names] == ["AwaitingRetry"] * 3
     assert "each stage is submitted as a job of its own" in world.server.runs[names[0]].message
     for name in names:
         world.submit(name, array_tasks=2)
     world.submit(world.add("later", "later"), array_tasks=2)
     world.submit(world.add("and-another", "and-another"), array_tasks=2)
-    for _ in range(60):
-        world.poll()
+    world.rounds(60)
     assert {world.state(name) for name in (*names, "later", "and-another")} == {"Completed"}
     assert world.slurm.counts["submit"] == 6, "an array was tried once"

@@ -58,7 +58,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmWorker:
         return SlurmWorker("gpu")
 
     made = asyncio.run(make())
-    made._service = SimpleNamespace(places=SimpleNamespace(are_kept=True))  # type: ignore[assignment]
+    made._service = SimpleNamespace(places=SimpleNamespace(are_kept=True))
     made._has_successfully_synced, made._work_queues = True, {"root"}
     return made
 
@@ -69,7 +69,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
     monkeypatch.setenv("RATCHET_SITE", str(tmp_path / "site.yaml"))
     (tmp_path / "site.yaml").write_text(f"root: {tmp_path}\n")
     lock = locks.acquire(tmp_path / ".slurm" / "gpu" / "locks")
-    made = Service("gpu", Site(root=str(tmp_path)), lock, clients=lambda: FAKE, more_come=lambda: False)  # type: ignore[arg-type]
+    made = Service("gpu", Site(root=str(tmp_path)), lock, clients=lambda: FAKE, more_come=lambda: False)
     yield made
     made.end()
 
@@ -106,7 +106,7 @@ def test_no_run_is_taken_before_a_poll_has_said_how_many_may_come(worker, monkey
         return ["due"]
 
     monkeypatch.setattr(BaseWorker, "get_and_submit_flow_runs", due)
-    worker._service = SimpleNamespace(places=SimpleNamespace(are_kept=are_kept))  # type: ignore[assignment]
+    worker._service = SimpleNamespace(places=SimpleNamespace(are_kept=are_kept))
     assert asyncio.run(worker.get_and_submit_flow_runs()) == (["due"] if are_kept else [])
 
 
@@ -126,7 +126,7 @@ def test_a_place_that_a_poll_found_free_is_given_at_once_and_before_anybody_is_t
         return worker._service
 
     service = SimpleNamespace(poll=lambda: done.append("poll"), tell=lambda: done.append("tell"))
-    worker._service = SimpleNamespace(**vars(worker._service) | vars(service))  # type: ignore[assignment]
+    worker._service = SimpleNamespace(**vars(worker._service) | vars(service))
     monkeypatch.setattr(BaseWorker, "get_and_submit_flow_runs", of_prefect)
     monkeypatch.setattr(worker, "_serving", serving)
     monkeypatch.setattr(worker, "_wait", wait)
@@ -205,7 +205,7 @@ def test_a_run_is_not_crashed_because_the_server_failed_while_it_was_submitted(w
     async def submit() -> None:
         monkeypatch.setattr(SlurmWorker, "client", property(lambda self: None))
         run = SimpleNamespace(id=uuid4(), name="a run")
-        assert await worker._submit_run_and_capture_errors(run, Status()) is error  # type: ignore[arg-type]
+        assert await worker._submit_run_and_capture_errors(run, Status()) is error
 
     asyncio.run(submit())
     assert proposed == crashed
@@ -220,7 +220,7 @@ def test_a_run_that_cannot_be_read_now_is_left_for_later(worker, service, monkey
 
     worker._service = service
     monkeypatch.setattr(service, "asked_for_by", fails)
-    result = asyncio.run(worker.run(SimpleNamespace(name="a run", id=uuid4()), SlurmJobConfiguration()))  # type: ignore[arg-type]
+    result = asyncio.run(worker.run(SimpleNamespace(name="a run", id=uuid4()), SlurmJobConfiguration()))
     assert result.status_code == 0 and not result.identifier
 
 
@@ -233,11 +233,11 @@ def test_a_run_that_a_person_made_has_the_folder_of_its_stage(service, tmp_path)
         "fingerprint": "ab" * 32,
     }
     by_hand = SimpleNamespace(id=uuid4(), job_variables={}, parameters=parameters)
-    assert service.folder_of(by_hand) == tmp_path / "runs/mono/train-baseline/abababababab/jobs"  # type: ignore[arg-type]
+    assert service.folder_of(by_hand) == tmp_path / "runs/mono/train-baseline/abababababab/jobs"
     by_hand.parameters = {"anything": "else"}
-    assert service.folder_of(by_hand) == tmp_path / f".slurm/gpu/{by_hand.id}/jobs"  # type: ignore[arg-type]
+    assert service.folder_of(by_hand) == tmp_path / f".slurm/gpu/{by_hand.id}/jobs"
     by_hand.job_variables = {"folder": "/given/jobs"}
-    assert service.folder_of(by_hand) == Path("/given/jobs")  # type: ignore[arg-type]
+    assert service.folder_of(by_hand) == Path("/given/jobs")
 
 
 class Refusing:
@@ -266,7 +266,7 @@ class Refusing:
         self.message, self.automatic = message, automatic
         given = SlurmJobConfiguration(command="work", folder=str(self._folder), **asked)
         run = SimpleNamespace(name="a run", id="f", parameters={"study_file": study_file}, job_variables={})
-        self._service.submit(run, given)  # type: ignore[arg-type]
+        self._service.submit(run, given)
         return self.states
 
 
@@ -342,7 +342,7 @@ def test_what_was_done_before_the_server_went_away_is_shown(service, monkeypatch
     mirror = SimpleNamespace(show=lambda seen: None, show_end=lambda seen, ended: shown.append(ended.end))
     notified: list[str] = []
     monkeypatch.setattr(service, "notify", lambda name, message: notified.append(message))
-    service.pool, service.mirror = jobs, mirror  # type: ignore[assignment]
+    service.pool, service.mirror = jobs, mirror
     with pytest.raises(httpx.ConnectError):
         service.poll()
     assert (shown, notified) == ([end], ["a check failed"])
@@ -380,9 +380,9 @@ def test_after_a_poll_in_vain_no_ended_run_is_shown_as_if_it_were_alive(service)
             raise Unreachable("away")
 
     shown: list[Any] = []
-    service.pool = Pool(Away(), SimpleNamespace())  # type: ignore[arg-type]
-    service.pool.seen = [SimpleNamespace(run=Run("f", "s", "FAILED", "Failed"), submissions=[])]  # type: ignore[list-item]
-    service.mirror = SimpleNamespace(show=shown.append)  # type: ignore[assignment]
+    service.pool = Pool(Away(), SimpleNamespace())
+    service.pool.seen = [SimpleNamespace(run=Run("f", "s", "FAILED", "Failed"), submissions=[])]
+    service.mirror = SimpleNamespace(show=shown.append)
     service.poll()
     assert not shown
 
@@ -392,9 +392,9 @@ def test_each_poll_keeps_the_places_by_the_site_file_as_it_is_now(service, tmp_p
     told: list[int] = []
     alive, keep = Alive(), lambda site, alive: kept.append((site.max_jobs, alive))
     seen = [SimpleNamespace(run=Run("f", "s", type_, type_), submissions=[]) for type_ in ("PENDING", "CANCELLING")]
-    service.places = SimpleNamespace(keep=keep, tell=told.append)  # type: ignore[assignment]
-    service.mirror = SimpleNamespace(show=lambda seen: None)  # type: ignore[assignment]
-    service.pool = SimpleNamespace(poll=lambda: None, done=[], seen=seen, alive=alive)  # type: ignore[assignment]
+    service.places = SimpleNamespace(keep=keep, tell=told.append)
+    service.mirror = SimpleNamespace(show=lambda seen: None)
+    service.pool = SimpleNamespace(poll=lambda: None, done=[], seen=seen, alive=alive)
     for text in (f"root: {tmp_path}\nmax_jobs: 2\n", f"root: {tmp_path}\nmax_job: 2\n", f"root: {tmp_path}\n"):
         (tmp_path / "site.yaml").write_text(text)
         service.poll()
@@ -414,7 +414,7 @@ def test_a_person_is_notified_once_of_what_is_put_off_again_and_again(refusing, 
 
 def test_the_site_file_is_read_for_each_job_and_waited_for_while_somebody_edits_it(refusing, service, tmp_path):
     plans = []
-    service.pool = SimpleNamespace(submit=plans.append)  # type: ignore[assignment]
+    service.pool = SimpleNamespace(submit=plans.append)
     site = tmp_path / "site.yaml"
     site.write_text(f"root: {tmp_path}\nresources:\n  cpuss: 3\n")
     ((type_, name, message, delay),) = refusing.run(automatic=False)
@@ -426,7 +426,7 @@ def test_the_site_file_is_read_for_each_job_and_waited_for_while_somebody_edits_
 
 
 def test_a_root_that_moves_in_the_site_file_moves_nothing_that_is_under_way(refusing, service, tmp_path):
-    service.pool = SimpleNamespace(submit=lambda plan: "7")  # type: ignore[assignment]
+    service.pool = SimpleNamespace(submit=lambda plan: "7")
     (tmp_path / "site.yaml").write_text("root: /elsewhere\njob_name: other\n")
     refusing.run("")
     assert (service.site.root, service.site.job_name) == (str(tmp_path), "other")
@@ -459,8 +459,8 @@ def test_who_asked_for_a_job_stands_before_what_only_put_it_off(service, origin)
     states = [*put_off, state(0, origin), state(-1, other), present]
 
     read = lambda _: SimpleNamespace(state=present)  # noqa: E731
-    service._client = SimpleNamespace(read_flow_run_states=lambda _: states, read_flow_run=read)  # type: ignore[assignment]
-    asked = service.asked_for_by(SimpleNamespace(id=uuid4()))  # type: ignore[arg-type]
+    service._client = SimpleNamespace(read_flow_run_states=lambda _: states, read_flow_run=read)
+    asked = service.asked_for_by(SimpleNamespace(id=uuid4()))
     assert asked == (origin == "automatic", "the worker was away", str(present.id))
 
 
@@ -471,7 +471,7 @@ def test_a_person_is_notified_of_a_job_that_waits_for_one_whatever_its_message_s
     entry = Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7")
     mirror = SimpleNamespace(show=lambda seen: None)
     jobs = SimpleNamespace(seen=[SimpleNamespace(run=run, submissions=[entry])])
-    service.pool, service.mirror = jobs, mirror  # type: ignore[assignment]
+    service.pool, service.mirror = jobs, mirror
     advice = diagnosis.waiting("JobHeldAdmin").text
     service.show([SetState(run, "PENDING", "InfrastructurePending", advice)])
     service.show([SetState(run, "PENDING", "InfrastructurePending", "in other words", needs_person=True)])
@@ -493,10 +493,10 @@ def test_the_study_of_a_stage_that_ended_is_walked_within_seconds(worker, servic
     entry = Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7")
     seen = [SimpleNamespace(run=run, submissions=[entry])]
     done = [Finish(run, entry, end, SetState(run, "COMPLETED", "Completed", end.message))]
-    service.pool = SimpleNamespace(poll=lambda: None, done=done, seen=seen, alive=None, live={})  # type: ignore[assignment]
-    service.mirror = SimpleNamespace(show=lambda seen: None, show_end=lambda seen, ended: None)  # type: ignore[assignment]
+    service.pool = SimpleNamespace(poll=lambda: None, done=done, seen=seen, alive=None, live={})
+    service.mirror = SimpleNamespace(show=lambda seen: None, show_end=lambda seen, ended: None)
     asked: list[tuple[Path, str]] = []
-    service.walks = SimpleNamespace(ask=lambda *study: asked.append(study), look=lambda: True, stop=lambda: None)  # type: ignore[assignment]
+    service.walks = SimpleNamespace(ask=lambda *study: asked.append(study), look=lambda: True, stop=lambda: None)
     service.poll()
     assert asked == [(Path("/runs"), "mono")] * walked
     asyncio.run(asyncio.wait_for(worker._wait(service), 4))  # what a walk has started is not left to the next poll

@@ -81,7 +81,7 @@ class World:
     def advance(self, person: bool = False, handles: Any = None, **how: Any) -> Standings:
         site = Site(root=str(self.root), **self.site)
         starter = Starter(self.client, site, self.root / "study.yaml", self.root / ".sources" / "abc")
-        look = Look(self.client, self.slurm, starter=starter, person=person, **how)  # type: ignore[arg-type]
+        look = Look(self.client, self.slurm, starter=starter, person=person, **how)
         return look.at(handles or self.walk().handles)
 
     def stands(self, person: bool = False) -> tuple[Standing, Standing]:
@@ -89,10 +89,18 @@ class World:
         first, second = (walk.standing(handle) for handle in walk.handles)
         return first, second
 
+    def start_and_set(self, state: Any, end: End | None = None, person: bool = False) -> str:
+        """Starts the first stage; its flow run, now in this state, with a job that ended so where `end` is given."""
+        started = self.stands(person)[0].flow_run
+        if end:
+            self.entry(started, end)
+        self.client.set_flow_run_state(UUID(str(started)), state, force=True)
+        return started
+
     def shown(self) -> Standing:
         """How the first stage stands, as the status shows it."""
         walk = self.walk()
-        return Look(self.client, self.slurm).at(walk.handles).standing(walk.handles[0])  # type: ignore[arg-type]
+        return Look(self.client, self.slurm).at(walk.handles).standing(walk.handles[0])
 
     @property
     def first(self):
@@ -140,9 +148,7 @@ def test_a_run_is_given_where_it_works(world):
 @pytest.mark.parametrize("follows", ["Failed", "Cancelled"])
 def test_what_was_started_again_does_not_end_as_the_job_before(world, follows):
     """Until the worker has submitted the new run's job, the journal's last word is the old one's."""
-    before = world.stands()[0].flow_run
-    world.entry(before, End(follows, "the cause"))  # type: ignore[arg-type]
-    world.client.set_flow_run_state(before, (Failed if follows == "Failed" else Cancelled)(), force=True)
+    before = world.start_and_set((Failed if follows == "Failed" else Cancelled)(), End(follows, "the cause"))
     again = world.stands(person=True)[0]
     assert again.flow_run != before
     look = world.stands()[0]
@@ -152,9 +158,7 @@ def test_what_was_started_again_does_not_end_as_the_job_before(world, follows):
 
 
 def test_a_retry_of_the_run_before_is_seen_beside_a_newer_one_that_was_refused(world):
-    before = world.stands()[0].flow_run
-    world.entry(before, End("Failed", "the cause"))  # type: ignore[arg-type]
-    world.client.set_flow_run_state(before, Failed(), force=True)
+    before = world.start_and_set(Failed(), End("Failed", "the cause"))
     again = world.stands(person=True)[0].flow_run
     world.client.set_flow_run_state(again, Crashed(message="refused"), force=True)
     assert world.stands()[0] == Standing("failed", "refused", again)
@@ -175,7 +179,7 @@ def test_a_job_s_name_has_the_seed_that_its_stage_depends_on(pattern, seeds, lab
     walk = Walk(tmp_path, "toy")
     handle = walk(FIRST, ToyConfig(ends="finished"))
     seen = SimpleNamespace(stage=handle.stage, run=handle.run, seeds=set(seeds), cell=handle.cell)
-    assert job_variables(Site(root="/shared", job_name=pattern), seen, tmp_path)["label"] == label  # type: ignore[arg-type]
+    assert job_variables(Site(root="/shared", job_name=pattern), seen, tmp_path)["label"] == label
 
 
 def test_the_status_starts_nothing_and_says_what_would_be_started(world):
@@ -235,9 +239,8 @@ def test_after_a_lost_database_a_cancelled_job_stays_cancelled_until_a_person_st
 
 
 def test_a_run_under_way_is_attached_to_even_after_its_generation_was_raised(world):
-    started = world.stands()[0].flow_run
+    started = world.start_and_set(Running())
     world.entry(started)
-    world.client.set_flow_run_state(started, Running(), force=True)
     lock = locks.acquire(world.first.run.path / "locks")
     generations.raise_for_new_attempt(world.first.run, {}, lock, "for the test")
     lock.release()
@@ -247,9 +250,7 @@ def test_a_run_under_way_is_attached_to_even_after_its_generation_was_raised(wor
 
 @pytest.mark.parametrize(("follows", "stand"), [("Failed", "failed"), ("Cancelled", "cancelled")])
 def test_what_stopped_stays_so_until_a_person_starts_it_again(world, follows, stand):
-    started = world.stands()[0].flow_run
-    world.entry(started, End(follows, "the cause"))
-    world.client.set_flow_run_state(started, (Failed if follows == "Failed" else Cancelled)(), force=True)
+    started = world.start_and_set((Failed if follows == "Failed" else Cancelled)(), End(follows, "the cause"))
     assert world.stands()[0] == Standing(stand, "the cause", started)
     again, _ = world.stands(person=True)
     assert (again.stand, again.message) == ("under way", "started") and again.flow_run != started
@@ -260,9 +261,7 @@ def test_what_stopped_stays_so_until_a_person_starts_it_again(world, follows, st
 
 @pytest.mark.parametrize(("category", "name"), [("bad input", "BadInput"), ("check failed", "Failed")])
 def test_a_study_ends_as_bad_input_when_a_stage_had_it(world, category, name):
-    started = world.stands()[0].flow_run
-    world.entry(started, End("Failed", "the cause", Diagnosis("error", category, "the cause")))
-    world.client.set_flow_run_state(started, Failed(), force=True)
+    world.start_and_set(Failed(), End("Failed", "the cause", Diagnosis("error", category, "the cause")))
     walk = world.advance()
     state = final_state(walk)
     assert (state.type.value, state.name, state.message) == ("FAILED", name, "first: the cause")
@@ -271,7 +270,7 @@ def test_a_study_ends_as_bad_input_when_a_stage_had_it(world, category, name):
 
 
 def as_study(world: World, version: int = 1) -> SlurmStudy:
-    page = Page("toy", lambda study, walk: walk(replace(FIRST, version=version), world.config), type(world.config))  # type: ignore[type-var]
+    page = Page("toy", lambda study, walk: walk(replace(FIRST, version=version), world.config), type(world.config))
     study = SimpleNamespace(name=world.study, execution=None, seed=0, model_dump=lambda mode: {"name": world.study})
     return SlurmStudy(page, study, Site(root=str(world.root)), world.root)
 
@@ -329,9 +328,7 @@ def test_a_report_that_finds_no_metric_ends_the_study_at_the_first_finished_arm(
 
 
 def test_a_retry_in_prefect_of_what_had_failed_is_attached_to(world):
-    started = world.stands()[0].flow_run
-    world.entry(started, End("Failed", "the cause"))
-    world.client.set_flow_run_state(started, Running(), force=True)
+    started = world.start_and_set(Running(), End("Failed", "the cause"))
     assert (world.stands()[0].stand, world.stands()[0].flow_run) == ("under way", started)
 
 
@@ -355,8 +352,7 @@ def test_a_dispatch_after_a_failure_raises_the_generation_once_and_not_again_in_
 
 
 def test_a_completed_run_whose_folder_was_removed_is_done_again(world):
-    started = world.stands()[0].flow_run
-    world.client.set_flow_run_state(started, Completed(), force=True)
+    started = world.start_and_set(Completed())
     again, _ = world.stands()
     assert (again.stand, again.message) == ("under way", "started") and again.flow_run != started
     world.client.set_flow_run_state(again.flow_run, Completed(), force=True)
@@ -403,9 +399,9 @@ def test_a_marker_that_nfs_does_not_show_yet_is_waited_for_and_never_deleted(wor
 
 
 def test_a_run_whose_next_job_was_refused_is_shown_as_failed_by_the_status_too(world):
-    started = world.stands()[0].flow_run
-    world.entry(started, End("AwaitingRetry", "it ran out of memory"))
-    world.client.set_flow_run_state(started, Failed(message="more cannot be had here"), force=True)
+    started = world.start_and_set(
+        Failed(message="more cannot be had here"), End("AwaitingRetry", "it ran out of memory")
+    )
     assert world.shown() == Standing("failed", "more cannot be had here", started)
 
 
@@ -416,8 +412,7 @@ def test_the_same_study_below_another_root_has_runs_of_its_own(world):
 
 
 def test_a_run_that_never_had_a_job_and_crashed_is_not_started_over_and_over(world):
-    started = world.stands()[0].flow_run
-    world.client.set_flow_run_state(started, Crashed(message="its worker failed"), force=True)
+    started = world.start_and_set(Crashed(message="its worker failed"))
     assert world.stands()[0] == Standing("failed", "its worker failed", started)
 
 
@@ -481,7 +476,7 @@ def answered(status: int) -> httpx.HTTPStatusError:
 @pytest.mark.parametrize("once", [False, True])
 def test_what_will_not_pass_is_not_tried_again(once):
     with pytest.raises(httpx.HTTPStatusError):
-        follow(Away(answered(404), 1), lambda *_: None, once)  # type: ignore[arg-type]
+        follow(Away(answered(404), 1), lambda *_: None, once)
 
 
 @pytest.mark.parametrize("status", [408, 429, 502, 503])
@@ -490,22 +485,21 @@ def test_a_start_goes_on_when_a_busy_server_answers_again(status, world, monkeyp
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=waited.append)  # threads of other tests sleep too
     monkeypatch.setattr("deployments.slurm.study.follow.time", clock)
     follower, told = Away(answered(status), 5, world), list[tuple[str, str]]()
-    state = follow(follower, lambda handle, now: told.append((handle.label, now.stand)), once=True)  # type: ignore[arg-type]
+    state = follow(follower, lambda handle, now: told.append((handle.label, now.stand)), once=True)
     assert state.name == "AwaitingRetry" and told == [("first", "under way"), ("second", "waits")]
     assert follower.calls == ["start"] * 6 and waited == [5, 10, 20, 40, 60]
 
 
 def test_a_start_that_meets_a_busy_server_for_too_long_says_how_far_it_came(monkeypatch):
     monkeypatch.setattr("deployments.slurm.study.follow.BUSY_SECONDS", -1.0)
-    state = follow(Away(answered(503), 9), lambda *_: None, once=True)  # type: ignore[arg-type]
+    state = follow(Away(answered(503), 9), lambda *_: None, once=True)
     assert state.name == "AwaitingRetry" and state.message
     assert "busy (HTTP 503)" in state.message and "; 0 stages are started or finished" in state.message
 
 
 def test_a_start_that_was_broken_off_goes_on_behind_the_stages_that_it_had_begun(world):
     """What has failed since the person asked is not begun again for the same wish."""
-    started = world.stands(person=True)[0].flow_run
-    world.client.set_flow_run_state(UUID(started), Failed(message="its next job was refused"), force=True)
+    started = world.start_and_set(Failed(message="its next job was refused"), person=True)
 
     def again(begun: frozenset[str]) -> Standing:
         handle, *_ = world.walk().handles
@@ -517,9 +511,7 @@ def test_a_start_that_was_broken_off_goes_on_behind_the_stages_that_it_had_begun
 
 
 def test_a_stage_that_somebody_else_has_started_again_since_all_were_read_is_not_started_twice(world, monkeypatch):
-    started = world.stands()[0].flow_run
-    world.entry(started, End("Failed", "so it ended"))
-    world.client.set_flow_run_state(UUID(started), Failed(message="so it ended"), force=True)
+    started = world.start_and_set(Failed(message="so it ended"), End("Failed", "so it ended"))
     read, others = KnownRuns.read, list[str]()
 
     def slow(self: KnownRuns, ids: Iterable[str], keys: Iterable[str]) -> None:
@@ -582,4 +574,4 @@ def test_a_server_that_is_away_is_polled_again_and_the_person_s_wish_is_kept(wor
     world.config = replace_end(world.config, "check_failed")
     attempt(world.first.stage, world.first.config, world.first.run, {})
     follower = Away(httpx.ConnectError("away"), 2, world)
-    assert follow(follower, lambda *_: None).name == "Failed" and follower.calls == ["start"] * 3  # type: ignore[arg-type]
+    assert follow(follower, lambda *_: None).name == "Failed" and follower.calls == ["start"] * 3

@@ -213,9 +213,9 @@ def test_the_jobs_of_a_cancelled_study_are_ended_without_worker_or_server(tmp_pa
         }
     )
     cancel.mark_stopped(kept)
-    assert cancel.cancel_jobs(kept, slurm) == 1 and slurm.cancelled == ["2"]  # type: ignore[arg-type]
+    assert cancel.cancel_jobs(kept, slurm) == 1 and slurm.cancelled == ["2"]
     kept_study(tmp_path, toy_study("jobs").model_copy(update={"seed": 4}))
-    assert cancel.cancel_jobs(kept, slurm) == 0, "another study wants the same stages"  # type: ignore[arg-type]
+    assert cancel.cancel_jobs(kept, slurm) == 0, "another study wants the same stages"
 
 
 @dataclass
