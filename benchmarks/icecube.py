@@ -81,7 +81,8 @@ def rates(study: Path) -> None:
         run = RunDirectory(study.parent, about["study"], about["stage"], about["fingerprint"])
         inputs = {role: StageInput(given, "") for role, given in run.reads(about["inputs"]).items()}
         prepared = Prepared.of(config, inputs["events"], inputs["look"], config.inputs)
-        ours = read(path / "result.json")["recommended"]["rate"]
+        report = next((study / "icecube-report").glob("*/final_results.json"))
+        ours = read(report)["recommended"][config.inputs]
         say(f"{config.inputs}: ours recommends {ours}: {_trained(prepared, config, ours) if ours else 'none'}")
         for seed in range(ROUNDS):
             problem = prepared.problem(Trained(inputs=config.inputs), config.budget, seed)

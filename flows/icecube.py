@@ -16,37 +16,45 @@ from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from tasks.findings.sweep.configuration import Swept
 from tasks.icecube import stages
-from tasks.icecube.configuration import Inputs
+from tasks.icecube.configuration import Inputs, RateLimits, Trained
 from tasks.icecube.study import Study
 from tasks.stage.run import Stage
 
-PULSES = Stage("icecube-pulses", stages.PulsesConfig, "tasks.icecube.pulses:pulses", needs="cpu")
-LOOK = Stage("icecube-look", stages.LookConfig, "tasks.icecube.look:look", version=2, needs="cpu")
-RATES = Stage("icecube-rates", stages.RatesConfig, "tasks.icecube.trials:rates", version=3, needs="gpu")
-OVERFIT = Stage("icecube-overfit", stages.OverfitConfig, "tasks.icecube.trials:overfit", needs="gpu")
-TRIAL = Stage("icecube-trial", stages.TrialConfig, "tasks.icecube.trials:trial", version=3)
-TRAIN = Stage("icecube-train", stages.TrainConfig, "tasks.icecube.train:train")
-AUDIT = Stage("icecube-audit", stages.AuditConfig, "tasks.icecube.audit:audit", version=2, needs="gpu")
-REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=8, needs="cpu")
+PULSES = Stage("icecube-pulses", stages.PulsesConfig, "tasks.icecube.pulses:pulses", version=2, needs="cpu")
+LOOK = Stage("icecube-look", stages.LookConfig, "tasks.icecube.look:look", version=3, needs="cpu")
+RATES = Stage("icecube-rates", stages.RatesConfig, "tasks.icecube.trials:rates", version=4, needs="gpu")
+OVERFIT = Stage("icecube-overfit", stages.OverfitConfig, "tasks.icecube.trials:overfit", version=2, needs="gpu")
+TRIAL = Stage("icecube-trial", stages.TrialConfig, "tasks.icecube.trials:trial", version=4)
+TRAIN = Stage("icecube-train", stages.TrainConfig, "tasks.icecube.train:train", version=2)
+AUDIT = Stage("icecube-audit", stages.AuditConfig, "tasks.icecube.audit:audit", version=3, needs="gpu")
+REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=9, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:
     """The study, top to bottom; returns the handle of its last stage."""
     events = stage(PULSES, stages.PulsesConfig.of(study))
-    look = stage(LOOK, stages.for_look(study), events=events)
+    look = stage(LOOK, stages.LookConfig.of(study, max_absolute_z=study.limits.largest), events=events)
     seen = {"events": events, "look": look}
 
     rates = {inputs: stage(RATES, stages.for_rates(study, inputs), **seen) for inputs in get_args(Inputs)}
     overfit = stage(OVERFIT, stages.for_overfit(study), **seen)
     trials = {role: stage(TRIAL, config, **seen) for role, config in stages.for_trials(study).items()}
-    taken = {"rates": rates["normalised"]} if study.take_recommended_rate else {}
-    trained = stage(TRAIN, stages.for_training(study), **seen, **taken, overfit=overfit)
+    limits = study.rates.part(RateLimits) if study.take_recommended_rate else None
+    taken = {"rates": rates["normalised"]} if limits else {}
+    trained = stage(
+        TRAIN,
+        stages.TrainConfig.of(study, trained=Trained(dropout=study.dropout), rate_limits=limits),
+        **seen,
+        **taken,
+        overfit=overfit,
+    )
 
-    audit = stage(AUDIT, stages.AuditConfig.of(study), **seen, trained=trained)
+    audit = stage(AUDIT, stages.AuditConfig.of(study), **seen, trained=trained, **trials)
 
+    changes = {trial.name: study.changes_of(trial) for trial in study.trials}
     return stage(
         REPORT,
-        stages.for_report(study),
+        stages.ReportConfig.of(study, trials=list(changes), changes=changes),
         **seen,
         **{f"rates-{inputs}": table for inputs, table in rates.items()},
         overfit=overfit,

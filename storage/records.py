@@ -150,15 +150,19 @@ def read_records(file: Path, columns: Sequence[str] | None = None) -> Iterator[d
         yield from batch.to_pylist()
 
 
-def read_each(file: Path, key_columns: Sequence[str], required: Iterable[tuple[Any, ...]]) -> dict[Any, dict[str, Any]]:
-    """The rows of a Parquet file by their keys. CheckFailed unless it holds each required one once, and no other."""
+def read_each(
+    file: Path, key_columns: Sequence[str], required: Iterable[tuple[Any, ...]], optional: Collection[str] = ()
+) -> dict[Any, dict[str, Any]]:
+    """The rows of a Parquet file by their keys. CheckFailed unless it holds each required one once, and no other; what
+    is `optional` may be without a value."""
     try:
         rows = [(itemgetter(*key_columns)(row), row) for row in read_records(file)]
     except (OSError, KeyError, pa.ArrowException) as error:
         raise BadInput(f"{file} holds no records with {' and '.join(key_columns)}: {error!r}") from None
     for key, row in rows:
         for name, value in row.items():
-            if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            nothing = value is None and name not in optional
+            if nothing or (isinstance(value, float) and not math.isfinite(value)):
                 raise CheckFailed(f"records are numbers and texts, in {file}", f"{name} of {key} is {value}", "one")
     require_each_once(
         f"the records hold each {' and '.join(key_columns)} once", (key for key, _ in rows), required, f" in {file}"

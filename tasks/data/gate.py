@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from storage.errors import CheckFailed
+from storage.errors import CheckFailed, require_equal
 from tasks.data.normaliser import Normaliser
 from tasks.data.statistics import Column
 
@@ -49,6 +49,7 @@ def _faults(column: Column, normaliser: Normaliser, max_absolute_z: float | None
 
 def ends(column: Column, normaliser: Normaliser) -> tuple[float, float]:
     """The column's range after normalising: each step rises."""
-    (step,) = [step for step in normaliser.steps if step.name == column.name]
-    ends = Normaliser(steps=[step])(torch.tensor([[column.minimum], [column.maximum]]))
+    steps = [step for step in normaliser.steps if step.name == column.name]
+    require_equal(f"the normaliser has one step for the column {column.name}", len(steps), 1)
+    ends = Normaliser(steps=steps)(torch.tensor([[column.minimum], [column.maximum]]))
     return float(ends[0]), float(ends[1])

@@ -1,11 +1,14 @@
 """icecube-audit: some events of validation from their files to an angle again, one by one, in plain numpy and torch.
 
 Neither the reader of events nor the maker of batches is used: pulses come out of the Parquet files as they lie there.
+That a trial failed, and what is looked at beside angles, is asked of the kept weights by the stages' own code.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,82 +18,141 @@ import torch
 from pyarrow import csv
 
 from storage import durable
-from storage.errors import require_each_once, require_equal
-from tasks.data.gate import ends, require_inputs
-from tasks.data.normaliser import Normaliser
-from tasks.findings.audit import Audited, AuditResult
+from storage.errors import CheckFailed, require
+from storage.records import read_each, read_records
+from tasks.findings.audit import Again, Asked, Audited, AuditResult
 from tasks.icecube.batches import Batch
 from tasks.icecube.events import GEOMETRY, META, batch_file
-from tasks.icecube.look import normaliser_of, scaled_by
+from tasks.icecube.look import best_constant
 from tasks.icecube.network import DirectionNetwork
-from tasks.icecube.pulses import WRITTEN
-from tasks.icecube.results import LookResult, PulsesResult, TrainResult
-from tasks.icecube.stages import AUDIT_TOLERANCE, AuditConfig, LookConfig, TrainConfig
+from tasks.icecube.numbers import ANGLE
+from tasks.icecube.pulses import folder_of, splits_of
+from tasks.icecube.results import Constant, LookResult, SplitFacts, TrainResult
+from tasks.icecube.stages import AUDITED, AuditConfig, TrainConfig, TrialConfig
+from tasks.icecube.train import looked_at_again
+from tasks.icecube.training import Prepared
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
-from tasks.training.trials.collapse import require_diverse
-from tasks.training.weights import load_kept, weights_digest
+from tasks.training.culprits import FOLDER, find_culprits, read_step
+from tasks.training.trials.findings import TrialEnd
+from tasks.training.weights import load_kept
+
+KEY = ("event_id", "batch_id")
+Key = tuple[int, int]
+Meta = Mapping[Key, dict[str, Any]]
 
 
-def audit(run: StageRun, config: AuditConfig, events: StageInput, look: StageInput, trained: StageInput) -> AuditResult:
-    """CheckFailed names the first event whose angle is another one than that of its record."""
-    where = device(config.execution)
-    audited = Audited(run, f"numpy and torch, event by event, in fp32 on {where.type}", "degrees", AUDIT_TOLERANCE)
-    folder = Path(config.folder) if config.folder else events.path / WRITTEN
-    said, model = TrainResult.read(trained), trained.path / "model"
-    check = f"model/ in {trained.path} holds the weights that its training left"
-    require_equal(check, weights_digest(model), said.weights_digest)
-    rows, meta = pq.read_table(trained.path / "records.parquet").to_pylist(), _events(folder, PulsesResult.read(events))
-    recorded, there = ([(row["event_id"], row["batch_id"]) for row in of] for of in (rows, meta.values()))
-    require_each_once("there is a record of each event of validation", recorded, there)
-    network, places = _network(model).to(where), csv.read_csv(folder / GEOMETRY).select([*"xyz"]).to_pandas().to_numpy()
-    weights = sum(parameter.numel() for parameter in network.parameters())
-    require_equal("model/ has the parameters that the training counted", said.parameters, weights)
-    for number in audited.sample("events", len(rows), config.audit.examples):
-        run.stop.check()
-        row = rows[number]
-        event = meta[row["event_id"]]
-        features = _features(folder, event, places, model, config.pulses_per_event).to(where)
-        mask = torch.ones(features.shape[:2], dtype=torch.bool, device=where)
-        with torch.no_grad():
-            found = network(Batch(features, mask, features.new_zeros(1, 3)))[0].cpu().double().numpy()
-        computed = _degrees(found, _unit(event["azimuth"], event["zenith"]))
-        audited.compare("angles", f"the angle of event {row['event_id']}", row["angle_degrees"], float(computed))
-    _require_inputs(look, trained, said)
-    trivial = LookResult.read(look).trivial
-    constant = _unit(math.radians(trivial.azimuth_degrees), math.radians(trivial.zenith_degrees))
-    truth = np.array([_unit(meta[row["event_id"]]["azimuth"], meta[row["event_id"]]["zenith"]) for row in rows])
-    computed = _degrees(truth, constant).mean()
-    audited.compare("trivial angle", "the best constant direction", trivial.best_constant_degrees, float(computed))
+def audit(
+    run: StageRun, config: AuditConfig, events: StageInput, look: StageInput, trained: StageInput, **trials: StageInput
+) -> AuditResult:
+    """CheckFailed names the first number that is another one than that of its record."""
+    where, folder, splits = device(config.execution), folder_of(events, config), splits_of(events)
+    own = "failures and outputs by the stages' own code"
+    audited = Audited(run, f"numpy and torch, event by event, in fp32 on {where.type} ({own})")
+    audited.ask(_files(events, folder))
+    meta = _events(folder, splits["validation"])
+    audited.ask(_constant(LookResult.read(look).trivial, meta))
+    some = [[*meta][place] for place in audited.sample("events", len(meta), config.audit.examples)]
+    places = csv.read_csv(folder / GEOMETRY).select([*"xyz"]).to_pandas().to_numpy()
+    pulses = {key: _pulses(folder, meta[key], places, config.pulses_per_event) for key in some}
+    for done, (role, stage) in enumerate({"trained": trained, **trials}.items()):
+        run.step(done, 1 + len(trials), "trainings", note=role)
+        if role in trials:
+            failed = TrialEnd.read(stage).failure is not None
+            fails = failed and _fails(stage, config, events, look)
+            again = Again(f"whether {role} fails", float(failed), float(fails))
+            audited.ask(Asked("failures", [again], lambda again: [again], "of 1", AUDITED["failures"]))
+            if failed:
+                continue
+        angles = _angles(role, stage, meta, pulses, where)
+        audited.ask(Asked("angles", angles, lambda again: [again], "degrees", AUDITED["angles"]))
+    audited.ask(_outputs(trained, config, events, look))
     return audited.result()
 
 
-def _events(folder: Path, found: PulsesResult) -> dict[int, dict[str, Any]]:
-    """The events of validation by their ids: the first ones of its files, without those that were left out."""
-    facts = found.validation
+def _files(events: StageInput, folder: Path) -> Asked[dict[str, Any]]:
+    """The events that the meta file has of each file, and the pulses in it."""
+    rows = list(read_records(events.path / "records.parquet"))
+    ids = pq.read_table(folder / META, columns=["batch_id"])["batch_id"].to_numpy()
+
+    def again(row: dict[str, Any]) -> Iterator[Again]:
+        batch_id, skipped = row["batch_id"], json.loads(row.get("skipped", "{}"))
+        there = int((ids == batch_id).sum())
+        yield Again(f"the events of file {batch_id}", row["events"] + sum(map(len, skipped.values())), there)
+        there = pq.read_metadata(batch_file(folder, batch_id)).num_rows
+        yield Again(f"the pulses of file {batch_id}", row["pulses"], there)
+
+    kind = "events and pulses of files"
+    return Asked(kind, rows, again, "of 1", AUDITED[kind])
+
+
+def _events(folder: Path, facts: SplitFacts) -> dict[Key, dict[str, Any]]:
+    """The events of validation by id and file: the first ones of its files, without those that were left out."""
     table = pq.read_table(folder / META, filters=[("batch_id", "in", facts.batches)])
     rows = table.sort_by([("batch_id", "ascending"), ("first_pulse_index", "ascending")]).to_pylist()
     left_out = set(facts.left_out)
     kept = [row for row in rows if row["event_id"] not in left_out]
-    return {row["event_id"]: row for row in kept[: facts.events]}
+    return {(row["event_id"], row["batch_id"]): row for row in kept[: facts.events]}
 
 
-def _require_inputs(look: StageInput, trained: StageInput, said: TrainResult) -> None:
-    """The normaliser of the training is the one that the statistics of the inputs give, and so are their ranges."""
-    told = LookResult.read(look)
-    asked_for, of_training = look.configuration(LookConfig), trained.configuration(TrainConfig)
-    normaliser = scaled_by(asked_for.scaling, told.columns)
-    for where, digest in (
-        ("icecube-look", told.normaliser_digest),
-        ("the training", said.normaliser_digest),
-        ("normaliser/ of icecube-look", normaliser_of(look).digest),
-        ("model/", Normaliser.load(trained.path / "model").digest),
-    ):
-        require_equal(f"the normaliser of {where} is that of the inputs", digest, normaliser.digest)
-    require_inputs(told.columns, normaliser, asked_for.max_absolute_z)
-    ranges = {column.name: list(ends(column, normaliser)) for column in told.columns}
-    require_equal("the ranges after normalising follow from the statistics of the inputs", told.normalised, ranges)
-    require_diverse(said.outputs, of_training.min_spread_ratio, of_training.max_dead_share)
+def _constant(said: Constant, meta: Meta) -> Asked[float]:
+    """The best constant direction: the angle that it gives, and that no other was found to be better."""
+    azimuth, zenith = (np.array([row[name] for row in meta.values()]) for name in ("azimuth", "zenith"))
+    truth = np.array([_unit(*angles) for angles in zip(azimuth, zenith, strict=True)])
+    given = _degrees(truth, _unit(math.radians(said.azimuth_degrees), math.radians(said.zenith_degrees))).mean()
+    both = [float(given), best_constant(azimuth, zenith).best_constant_degrees]
+    where, kind = "the angle of the best constant direction", "trivial angle"
+    return Asked(kind, both, lambda one: [Again(where, said.best_constant_degrees, one)], "degrees", AUDITED[kind])
+
+
+def _angles(role: str, stage: StageInput, meta: Meta, pulses: Mapping[Key, Any], where: torch.device) -> list[Again]:
+    """The angles of these events by the kept weights; CheckFailed unless there is a record of each of validation."""
+    network, rows = _network(stage.path / "model").to(where), read_each(stage.path / "records.parquet", KEY, meta)
+    again = []
+    for key, of_event in pulses.items():
+        features = _features(of_event, stage.path / "model").to(where)
+        mask = torch.ones(features.shape[:2], dtype=torch.bool, device=where)
+        with torch.no_grad():
+            answer = network(Batch(features, mask, features.new_zeros(1, 3)))[0].cpu().double().numpy()
+        computed = float(_degrees(answer, _unit(meta[key]["azimuth"], meta[key]["zenith"])))
+        again.append(Again(f"the angle of event {key[0]} by {role}", rows[key][ANGLE], computed))
+    return again
+
+
+def _fails(stage: StageInput, config: AuditConfig, events: StageInput, look: StageInput) -> bool:
+    """Whether the step that a trial kept, or its last validation, has something that is not finite again."""
+    asked = stage.configuration(TrialConfig).model_copy(update=_here(config))
+    prepared = Prepared.of(asked, events, look, asked.trained.inputs)
+    problem = prepared.problem(asked.trained, asked.budget, asked.seed)
+    if not (folder := stage.path / FOLDER).exists():
+        load_kept(problem.model, stage.path / "model" / "model.safetensors")
+        return not all(map(math.isfinite, problem.metrics(problem.model.eval()).values()))
+    step = read_step(folder)[1]
+    load_kept(problem.model, folder / "model.safetensors")
+    try:
+        return find_culprits(problem, step) is not None
+    except (RuntimeError, IndexError) as error:
+        raise CheckFailed(f"the step in {folder} can be made again", error, "that which failed") from None
+
+
+def _outputs(trained: StageInput, config: AuditConfig, events: StageInput, look: StageInput) -> Asked[Again]:
+    """What is said of the outputs of the training."""
+    said, asked = TrainResult.read(trained), trained.configuration(TrainConfig).model_copy(update=_here(config))
+    prepared = Prepared.of(asked, events, look, asked.trained.inputs)
+    network = _network(trained.path / "model").to(device(config.execution))
+    found = looked_at_again(network, prepared.batches(prepared.data.validation))
+    shares = found.outputs.dead_shares.items()
+    again = [
+        Again("the spread of the outputs", said.outputs.spread_ratio, found.outputs.spread_ratio),
+        Again("the largest difference of an answer", said.largest_difference, found.largest_difference),
+        *(Again(f"dead units of {unit}", said.outputs.dead_shares.get(unit, math.nan), now) for unit, now in shares),
+    ]
+    kind = "outputs of the training"
+    return Asked(kind, again, lambda one: [one], "of 1", AUDITED[kind])
+
+
+def _here(config: AuditConfig) -> dict[str, Any]:
+    return {"folder": config.folder, "execution": config.execution}
 
 
 def _network(model: Path) -> DirectionNetwork:
@@ -100,15 +162,20 @@ def _network(model: Path) -> DirectionNetwork:
     return network.eval()
 
 
-def _features(folder: Path, event: dict[str, Any], places: np.ndarray, model: Path, limit: int) -> torch.Tensor:
-    """[1, pulses, 7], normalised by the file beside the weights; of too many pulses those that are likely no noise
-    first, then those with most light."""
+def _pulses(folder: Path, event: dict[str, Any], places: np.ndarray, limit: int) -> Any:
+    """A table of the pulses; of too many those that are likely no noise first, then those with most light."""
     pulses = pq.read_table(batch_file(folder, event["batch_id"])).to_pandas()
     pulses = pulses.iloc[event["first_pulse_index"] : event["last_pulse_index"] + 1]
     pulses = pulses.sort_values(["auxiliary", "charge"], ascending=[True, False]).head(limit).sort_index()
     pulses[[*"xyz"]] = places[pulses["sensor_id"]]
+    return pulses
+
+
+def _features(pulses: Any, model: Path) -> torch.Tensor:
+    """[1, pulses, 7], normalised by the file beside the weights."""
     values = []
     for step in durable.read_json(model / "normaliser.json")["steps"]:
+        require(step["name"] in pulses, f"the normaliser in {model} is of columns of pulses", step["name"], [*pulses])
         of, added = pulses[step["name"]].to_numpy(np.float64), step["logarithm_of_plus"]
         values.append(((of if added is None else np.log10(of + added)) - step["offset"]) / step["scale"])
     return torch.tensor(np.stack(values, axis=1)[None], dtype=torch.float32)

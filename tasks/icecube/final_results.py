@@ -2,38 +2,82 @@
 
 from __future__ import annotations
 
-from tasks.findings.final_results import StudyResults
-from tasks.icecube.configuration import Inputs, Trained
-from tasks.icecube.results import Constant, LookResult, OverfitResult, PulsesResult, TrainResult, TrialResult
+from typing import Literal
+
+from tasks.data.statistics import Column
+from tasks.findings.final_results import Origins, StudyResults
+from tasks.icecube.configuration import Inputs, Scaling, Split, Trained
+from tasks.icecube.results import Constant, SplitFacts
 from tasks.stage.result import Result
-from tasks.training.trials.findings import Ended, RateRow
+from tasks.training.trained import Trained as Course
+from tasks.training.trials.findings import Ended, Failure, Outputs, RateRow
 
 RAW: Inputs = "raw"
 NORMALISED: Inputs = "normalised"
+LEARNED_RATIO = 0.9
+"""A network that ends above this share of the trivial angle has learned nothing that chance would not show."""
+
+OF_COURSES = "metrics.jsonl alone tells the course of a training: its steps, validations on the way, gradients"
+OF_ONE_BATCH = "no weights of the one batch are kept"
+OF_RATES = "no weights of the short tries are kept"
+ORIGINS = Origins(
+    computed={
+        **dict.fromkeys(("source", "scaling", "raw_inputs_reason", "reason_for_more", "seed"), "stage.json"),
+        **dict.fromkeys(("healed_ratio", "learned_ratio", "rate_steps", "overfit.events"), "stage.json"),
+        **dict.fromkeys(("trials.*.changes.*", "trials.*.seed"), "stage.json"),
+        "trials.*": "stage.json, records and how the trial ended",
+        **dict.fromkeys(("training.learning_rate", "training.rate_because"), "stage.json, or the table of rates"),
+    },
+    asked={
+        **dict.fromkeys(("splits.*",), "events and pulses of files"),
+        **dict.fromkeys(("training.mean_degrees", "training.median_degrees"), "angles"),
+        **dict.fromkeys(("trials.*.validation_angle_degrees", "trials.*.healed"), "angles"),
+        **dict.fromkeys(("trials.*.ended", "trials.*.learned_seeds"), "failures"),
+        "trivial.*": "trivial angle",
+        **dict.fromkeys(("training.outputs.*", "training.largest_difference"), "outputs of the training"),
+    },
+    not_asked={
+        **dict.fromkeys(("columns.*", "normalised.*", "gates.1.*"), "they take every pulse of train, read once more"),
+        **dict.fromkeys(("rates.*", "recommended.*", "recommended_because.*"), OF_RATES),
+        **dict.fromkeys(("overfit.after", "overfit.required_degrees", "gates.0.*"), OF_ONE_BATCH),
+        **dict.fromkeys(("training.course.*", "trials.*.gradient_norm_max", "trials.*.validations.*"), OF_COURSES),
+        "trials.*.failure.*": "where it begins depends on the processor: `ratchet replay` makes the step again",
+    },
+)
+
+
+class TrialSeed(Result):
+    """One training of a trial. `validation_angle_degrees` is its last validation, None where it failed; a `failure` has
+    the ids of its events as examples."""
+
+    trained: Trained
+    learning_rate: float
+    warmup_ratio: float
+    seed: int
+    ended: Ended
+    validation_angle_degrees: float | None
+    failure: Failure | None
+    gradient_norm_max: float
+    validations: list[list[float]]
 
 
 class TrialFacts(Result):
-    """One trial over its seeds; from `seed` to `event_ids` the worst of them.
+    """One trial over its seeds; `seed` and `validation_angle_degrees` are of the worst of them.
 
     `changes`: what it was given otherwise than the training as it was found; the control nothing. `healed`: with every
     seed it ended at most at healed_ratio of the trivial angle. `learned_seeds`: with so many it came below the trivial
-    angle by the margin that a training must have. `gradient_norm_max` is of all seeds.
+    angle by the margin that a training must have.
     """
 
     changes: list[str]
     seed: int
-    ended: Ended
     validation_angle_degrees: float | None
-    step: int
-    tensor: str | None
-    event_ids: list[int]
-    gradient_norm_max: float
     healed: bool
     learned_seeds: int
-    seeds: dict[str, TrialResult]
+    seeds: dict[str, TrialSeed]
 
     @property
-    def worst(self) -> TrialResult:
+    def worst(self) -> TrialSeed:
         return self.seeds[str(self.seed)]
 
     @property
@@ -59,11 +103,34 @@ class TrialFacts(Result):
         return sum(trial.ended == ended for trial in self.seeds.values())
 
 
-class FinalResults(StudyResults):
-    """Everything that the report says, as numbers: the stages' results, and what follows from them."""
+class BatchFacts(Result):
+    """The one batch that was fitted: the mean angle on it at the end, and that which was required."""
 
-    events: PulsesResult
-    look: LookResult
+    events: int
+    after: float
+    required_degrees: float
+
+
+class Training(Result):
+    """The training. `rate_because` says why the rate was taken; `largest_difference` as of `TrainResult`."""
+
+    learning_rate: float
+    rate_because: str
+    mean_degrees: float
+    median_degrees: float
+    outputs: Outputs
+    largest_difference: float
+    course: Course
+
+
+class FinalResults(StudyResults):
+    """Everything that the report says, as numbers. `normalised`: the lowest and the highest value of each column."""
+
+    source: Literal["generated", "files"]
+    splits: dict[Split, SplitFacts]
+    columns: list[Column]
+    normalised: dict[str, list[float]]
+    scaling: Scaling
     trivial: Constant
     raw_inputs_reason: str
     reason_for_more: str | None
@@ -74,9 +141,9 @@ class FinalResults(StudyResults):
     rate_steps: int
     recommended: dict[Inputs, float | None]
     recommended_because: dict[Inputs, str]
-    overfit: OverfitResult
+    overfit: BatchFacts
     seed: int
-    training: TrainResult
+    training: Training
 
     @property
     def trivial_degrees(self) -> float:

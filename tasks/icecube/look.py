@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from tasks.data.gate import ends, require_inputs
+from tasks.data.gate import require_inputs
 from tasks.data.normaliser import Normaliser, Step
 from tasks.data.statistics import Column, column_statistics
 from tasks.icecube.batches import FEATURES, feature_chunks, from_angles
@@ -44,14 +44,7 @@ def look(run: StageRun, config: LookConfig, events: StageInput) -> LookResult:
     require_inputs(columns, normaliser, config.max_absolute_z)
     with run.publish("normaliser") as folder:
         normaliser.save(folder)
-    return LookResult(
-        events=len(data.train),
-        columns=columns,
-        normalised={column.name: list(ends(column, normaliser)) for column in columns},
-        scaling=config.scaling,
-        normaliser_digest=normaliser.digest,
-        trivial=best_constant(data.validation.azimuth, data.validation.zenith),
-    )
+    return LookResult(columns=columns, trivial=best_constant(data.validation.azimuth, data.validation.zenith))
 
 
 def normaliser_of(look: StageInput) -> Normaliser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -10,15 +11,16 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 
+from storage import durable
 from storage.errors import BadInput
-from storage.records import read_records
+from storage.records import read_each
 from tasks.data.splits import require_disjoint
 from tasks.icecube.configuration import Generated, Split
 from tasks.icecube.events import META, EventFiles, batch_file, manifest, pulse_table, read_geometry, read_meta, values
 from tasks.icecube.generator import write_events
-from tasks.icecube.results import PulsesResult, SplitFacts
+from tasks.icecube.results import SplitFacts
 from tasks.icecube.sound import require_sound
-from tasks.icecube.stages import PulsesConfig, ReadsEvents
+from tasks.icecube.stages import OfFolder, PulsesConfig, ReadsEvents
 from tasks.stage.preflight import require_disk
 from tasks.stage.run import StageInput, StageRun
 
@@ -28,7 +30,7 @@ BYTES_PER_EVENT = 1_100
 WRITTEN = "files"
 
 
-def pulses(run: StageRun, config: PulsesConfig) -> PulsesResult:
+def pulses(run: StageRun, config: PulsesConfig) -> dict[str, Any]:
     """Publishes `files/` where the study writes them. Records: a row for each file, written when it was found sound."""
     events = config.events
     folder = _written(run, events) if isinstance(events, Generated) else Path(events.folder)
@@ -58,16 +60,8 @@ def pulses(run: StageRun, config: PulsesConfig) -> PulsesResult:
         return [row]
 
     parts = {f"batch-{batch_id:06d}": batch_id for batch_id in split_of}
-    keys = run.each(parts, counted, "files", "is each sound?")
-    digest = run.merge_records(keys, ("batch_id",))
-    rows = list(read_records(run.directory / "records.parquet"))
-    return PulsesResult(
-        source=events.source,
-        sensors=places,
-        files=digests,
-        records_digest=digest,
-        **{split: split_facts(rows, split, events.max_events(split)) for split in SPLITS},
-    )
+    run.merge_records(run.each(parts, counted, "files", "is each sound?"), ("batch_id",))
+    return {}
 
 
 def _written(run: StageRun, events: Generated) -> Path:
@@ -104,17 +98,26 @@ def _left_out(
     return {"events": left, "skipped": json.dumps(skipped)}
 
 
-def split_facts(rows: list[dict[str, Any]], split: Split, max_events: int | None) -> SplitFacts:
-    of_split = [row for row in rows if row["split"] == split]
-    events = sum(row["events"] for row in of_split)
+def splits_of(events: StageInput) -> dict[Split, SplitFacts]:
+    """The splits as the records of icecube-pulses have them: each file that was asked for once."""
+    asked = events.configuration(PulsesConfig).events
+    required = [(split, batch_id) for split in SPLITS for batch_id in asked.batches(split)]
+    rows = read_each(events.path / "records.parquet", ("split", "batch_id"), required)
+    return {
+        split: _facts([rows[key] for key in required if key[0] == split], asked.max_events(split)) for split in SPLITS
+    }
+
+
+def _facts(rows: list[dict[str, Any]], max_events: int | None) -> SplitFacts:
+    events = sum(row["events"] for row in rows)
     skipped: dict[str, list[int]] = {}
-    for row in of_split:
+    for row in rows:
         for what, ids in json.loads(row.get("skipped", "{}")).items():
             skipped.setdefault(what, []).extend(ids)
     return SplitFacts(
-        batches=[row["batch_id"] for row in of_split],
+        batches=[row["batch_id"] for row in rows],
         events=min(events, max_events or events),
-        pulses=sum(row["pulses"] for row in of_split),
+        pulses=sum(row["pulses"] for row in rows),
         skipped=skipped,
     )
 
@@ -130,21 +133,27 @@ class Data:
     @classmethod
     def open(cls, events: StageInput, config: ReadsEvents) -> Data:
         """BadInput names a file that is not what icecube-pulses found sound."""
-        found = PulsesResult.read(events)
-        folder = Path(config.folder) if config.folder else events.path / WRITTEN
+        splits, folder = splits_of(events), folder_of(events, config)
+        external = durable.read_json(events.run.stage_file)["external"]
+        digests: dict[str, str] = external.get("events", {}).get("files", {})
         if config.folder:
-            _require_the_same(folder, found)
+            _require_the_same(folder, splits, digests)
         train, validation = (
-            EventFiles(folder, facts.batches, config.open_files, facts.events, found.files, facts.left_out)
-            for facts in (found.train, found.validation)
+            EventFiles(folder, facts.batches, config.open_files, facts.events, digests, facts.left_out)
+            for facts in (splits["train"], splits["validation"])
         )
-        return cls(train, validation, read_geometry(folder, found.files))
+        return cls(train, validation, read_geometry(folder, digests))
 
 
-def _require_the_same(folder: Path, found: PulsesResult) -> None:
+def folder_of(events: StageInput, config: OfFolder) -> Path:
+    return Path(config.folder) if config.folder else events.path / WRITTEN
+
+
+def _require_the_same(folder: Path, splits: Mapping[Split, SplitFacts], digests: Mapping[str, str]) -> None:
     """Digests are kept by path, size and time, so that only a file that changed since, or elsewhere, is read for it."""
-    now = manifest(folder, found.train.batches + found.validation.batches, "put back what icecube-pulses has read")
-    if changed := sorted(name for name, digest in found.files.items() if now.get(name) != digest):
+    batches = [batch_id for facts in splits.values() for batch_id in facts.batches]
+    now = manifest(folder, batches, "put back what icecube-pulses has read")
+    if changed := sorted(name for name, digest in digests.items() if now.get(name) != digest):
         raise BadInput(
             f"{changed[0]} in {folder} is not the file any more that icecube-pulses has read ({len(changed)} such "
             "files): put it back, or start the study again, which looks through the files anew"

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import get_args
 
-from storage.errors import require_equal
 from tasks.findings.document import Document, Figure, Section
 from tasks.findings.final_results import of_runs
+from tasks.findings.gates import checked_section
 from tasks.findings.publish import Published, publish_report, require_verified
-from tasks.icecube import checks, views, words
+from tasks.icecube import views, words
 from tasks.icecube.configuration import Inputs
-from tasks.icecube.final_results import FinalResults, TrialFacts
-from tasks.icecube.results import LookResult, OverfitResult, PulsesResult, RatesResult, TrainResult, TrialResult
-from tasks.icecube.stages import AUDITED, ReportConfig, TrainConfig
+from tasks.icecube.final_results import LEARNED_RATIO, FinalResults
+from tasks.icecube.numbers import batch_of, gates, ranges, rates_of, recommendation, training_of, trial_facts, trial_of
+from tasks.icecube.pulses import splits_of
+from tasks.icecube.results import LookResult
+from tasks.icecube.stages import AUDITED, LookConfig, PulsesConfig, ReportConfig, TrainConfig
 from tasks.icecube.study import trial_role
 from tasks.stage.run import StageInput, StageRun
-
-LEARNED_RATIO = 0.9
-"""A network that ends above this share of the trivial angle has learned nothing that chance would not show."""
-WORST = ("finished", "not_learning", "numerical_failure")
-OF_THE_WORST = ("seed", "ended", "validation_angle_degrees", "step", "tensor", "event_ids")
 
 
 def report(run: StageRun, config: ReportConfig, **inputs: StageInput) -> Published:
     """Verifies every byte that it reads; `inputs` are the stages by the names that the page gives them."""
     require_verified(inputs)
     results = final_results(config, inputs, run)
-    drawn = views.figures(results, inputs["trained"].run.metrics_file)
-    return publish_report(run, inputs, results, document(results, drawn))
+    return publish_report(run, inputs, results, document(results, views.figures(results)))
 
 
 def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
@@ -51,7 +46,7 @@ def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
                     "Each is the training as it was found, at the size of this profile, with what is given beside its "
                     "name. That it fails is a result."
                 ],
-                figures=[drawn["ways"]] if "ways" in drawn else [],
+                figures=[drawn["ways"]],
                 tables=[views.trial_table(results), *([failures] if failures.rows else [])],
             ),
             Section(
@@ -65,9 +60,10 @@ def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
             Section(
                 "The learning rates",
                 points=words.about_rates(results),
-                tables=[views.rate_table(results), views.RECORDED],
+                tables=[views.rate_table(results)],
             ),
-            Section("The training", points=words.about_training(results), figures=[drawn["training"]]),
+            Section("The training", points=words.about_training(results)),
+            checked_section(results.gates, results.audit),
             Section("Limits", points=words.LIMITS),
         ],
     )
@@ -75,65 +71,45 @@ def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
 
 def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: StageRun) -> FinalResults:
     """Every number of the study, after what can be computed again was."""
-    pulses, look = PulsesResult.read(inputs["events"]), LookResult.read(inputs["look"])
-    trained, overfit = TrainResult.read(inputs["trained"]), OverfitResult.read(inputs["overfit"])
-    trivial = look.trivial.best_constant_degrees
-    checks.require_events(inputs["events"], pulses, look)
-    checks.require_overfit(inputs["overfit"], overfit)
-    trials = {}
-    for name in config.trials:
-        by_seed = []
-        for seed in config.trial_seeds:
-            stage = inputs[trial_role(name, seed)]
-            by_seed.append(TrialResult.read(stage))
-            checks.require_trial(f"{name}, seed {seed}", stage, by_seed[-1], pulses, trivial)
-        trials[name] = trial_facts(config.changes[name], by_seed, config.healed_ratio, trivial)
-    checks.require_distinct_trials({name: trial.seeds for name, trial in trials.items()})
-    rates: dict[Inputs, RatesResult] = {}
-    for kind in get_args(Inputs):
-        rates[kind] = RatesResult.read(inputs[f"rates-{kind}"])
-        checks.require_rates(inputs[f"rates-{kind}"], rates[kind], config.rates.rates)
-    recommended = {kind: table.recommended(config.rates) for kind, table in rates.items()}
-    if config.take_recommended_rate:
-        rate = recommended["normalised"].rate
-        require_equal("the training took the rate that is recommended", trained.learning_rate, rate)
-    checks.require_training(inputs["trained"], trained, pulses, look)
+    splits, look = splits_of(inputs["events"]), LookResult.read(inputs["look"])
+    trivial, training = look.trivial.best_constant_degrees, training_of(inputs, splits)
+    batch = batch_of(inputs["overfit"])
+    seeds = {
+        name: [
+            trial_of(f"{name}, seed {seed}", inputs[trial_role(name, seed)], splits["train"].events, trivial)
+            for seed in config.trial_seeds
+        ]
+        for name in config.trials
+    }
+    kept = {"trained": training.course.best} | {
+        trial_role(name, trial.seed): trial.validation_angle_degrees
+        for name, by_seed in seeds.items()
+        for trial in by_seed
+        if trial.validation_angle_degrees is not None
+    }
+    rates = {kind: rates_of(inputs[f"rates-{kind}"]) for kind in get_args(Inputs)}
+    recommended = {kind: recommendation(inputs[f"rates-{kind}"], config.rates) for kind in rates}
     return FinalResults(
-        **of_runs(run, inputs, AUDITED),
-        events=pulses,
-        look=look,
+        **of_runs(run, inputs, AUDITED, gates(inputs, kept, training, batch)),
+        source=inputs["events"].configuration(PulsesConfig).events.source,
+        splits=splits,
+        columns=look.columns,
+        normalised=ranges(inputs["look"]),
+        scaling=inputs["look"].configuration(LookConfig).scaling,
         trivial=look.trivial,
         raw_inputs_reason=config.raw_inputs_reason,
         reason_for_more=config.limits.reason_for_more,
-        trials=trials,
+        trials={
+            name: trial_facts(config.changes[name], by_seed, config.healed_ratio, trivial)
+            for name, by_seed in seeds.items()
+        },
         healed_ratio=config.healed_ratio,
         learned_ratio=LEARNED_RATIO,
-        rates={kind: table.rows for kind, table in rates.items()},
-        rate_steps=rates["raw"].steps,
+        rates=rates,
+        rate_steps=config.rates.steps,
         recommended={kind: advice.rate for kind, advice in recommended.items()},
         recommended_because={kind: advice.because for kind, advice in recommended.items()},
-        overfit=overfit,
+        overfit=batch,
         seed=inputs["trained"].configuration(TrainConfig).seed,
-        training=trained,
-    )
-
-
-def trial_facts(changes: list[str], by_seed: Sequence[TrialResult], healed_ratio: float, trivial: float) -> TrialFacts:
-    """The trial over its seeds; the worst one stands for it."""
-
-    def angle(trial: TrialResult) -> float:
-        last = trial.validation_angle_degrees
-        return math.inf if last is None or trial.ended == "numerical_failure" else last
-
-    def seeds_below(ratio: float) -> int:
-        return sum(trial.ended == "finished" and angle(trial) <= ratio * trivial for trial in by_seed)
-
-    worst = max(by_seed, key=lambda trial: (WORST.index(trial.ended), angle(trial)))
-    return TrialFacts(
-        changes=changes,
-        **{name: getattr(worst, name) for name in OF_THE_WORST},
-        gradient_norm_max=max(trial.gradient_norm_max for trial in by_seed),
-        healed=seeds_below(healed_ratio) == len(by_seed),
-        learned_seeds=seeds_below(LEARNED_RATIO),
-        seeds={str(trial.seed): trial for trial in by_seed},
+        training=training,
     )

@@ -1,15 +1,12 @@
-"""Results of each stage of the direction study. Angles are in degrees, losses in radians."""
+"""Results of the stages of the direction study: what no other file of a stage holds. Angles are in degrees."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from pydantic import Field
 
 from tasks.data.statistics import Column
-from tasks.icecube.configuration import RateLimits, Trained
 from tasks.stage.result import Result
-from tasks.training.trials.findings import Ended, Outputs, RateRow, Recommendation, SingleBatchFit, recommended
+from tasks.training.trials.findings import Outputs
 
 
 class SplitFacts(Result):
@@ -25,17 +22,6 @@ class SplitFacts(Result):
         return [event_id for ids in self.skipped.values() for event_id in ids]
 
 
-class PulsesResult(Result):
-    """icecube-pulses. `files` has the sha256 of each file that was not written by the study, by its name."""
-
-    source: str
-    sensors: int
-    train: SplitFacts
-    validation: SplitFacts
-    files: dict[str, str] = Field(default_factory=dict)
-    records_digest: str
-
-
 CONSTANT = "best constant direction"
 
 
@@ -48,77 +34,24 @@ class Constant(Result):
 
 
 class LookResult(Result):
-    """icecube-look. `columns` are of the pulses of train as the network gets them, raw; `events` of train were read.
+    """icecube-look, beside the normaliser. `columns` are of the pulses of train as the network gets them, raw."""
 
-    `normalised` has the lowest and the highest value of each column after normalising.
-    """
-
-    events: int
     columns: list[Column]
-    normalised: dict[str, list[float]]
-    scaling: str
-    normaliser_digest: str
     trivial: Constant
 
 
-class RatesResult(Result):
-    """icecube-rates. Changes are those of the mean angle on the probe, in degrees: below 0 is a gain."""
-
-    inputs: str
-    steps: int
-    probe_events: int
-    rows: list[RateRow]
-    records_digest: str
-
-    def recommended(self, limits: RateLimits) -> Recommendation:
-        """The rate to take, or why there is none."""
-        return recommended(self.rows, limits.max_gradient_norm, limits.min_gain_degrees)
-
-
 class OverfitResult(Result):
-    """icecube-overfit."""
+    """icecube-overfit: the mean angle on the one batch before and after, and that of its best constant direction."""
 
-    fit: SingleBatchFit
-    trivial_degrees: float
-    required_degrees: float
-
-
-class TrialResult(Result):
-    """icecube-trial. `validation_angle_degrees` is its last validation, None where there was none.
-
-    `event_ids` are those whose loss or gradient was not finite (`together`: alone each is), `module` where that began;
-    `of_events` were in the step, 0 where it was not found out and `event_ids` are all of it.
-    """
-
-    trained: Trained
-    learning_rate: float
-    warmup_ratio: float
-    seed: int
-    ended: Ended
-    step: int
-    steps_of_budget: int
-    validation_angle_degrees: float | None
-    tensor: str | None = None
-    module: str | None = None
-    event_ids: list[int] = Field(default_factory=list)
-    together: bool = False
-    of_events: int = 0
+    before: float
+    after: float
     gradient_norm_max: float
-    validations: list[list[float]]
+    trivial_degrees: float
 
 
 class TrainResult(Result):
-    """icecube-train. `rate_because` says why the rate was taken."""
+    """icecube-train, beside model, records and metric rows. `largest_difference` is between predictions of one event
+    alone, among others, padded, in chunks; of a component of a unit vector."""
 
-    parameters: int
-    learning_rate: float
-    rate_because: str
-    training: dict[str, Any]
-    mean_degrees: float
-    median_degrees: float
     outputs: Outputs
     largest_difference: float
-    """Between predictions of one event alone, among others, padded, in chunks; of a component of a unit vector."""
-    normaliser_digest: str
-    weights_digest: str
-    records_digest: str

@@ -113,8 +113,14 @@ class TrainConfig(TrainsNetwork):
 
 AUDIT_TOLERANCE = 0.01
 """Degrees. The same event alone and among others differs by some 1e-4 in fp32; a step of a training by far more."""
-AUDITED = dict.fromkeys(("angles", "trivial angle"), AUDIT_TOLERANCE)
-"""Kinds of numbers that the audit computes again."""
+AUDITED = {
+    "events and pulses of files": 1e-6,
+    "trivial angle": AUDIT_TOLERANCE,
+    "angles": AUDIT_TOLERANCE,
+    "failures": 0.5,
+    "outputs of the training": 1e-3,
+}
+"""Kinds of numbers that the audit computes again -> how near they must be."""
 
 
 class AuditConfig(OfFolder):
@@ -138,10 +144,6 @@ class ReportConfig(OfStudy):
     take_recommended_rate: bool
     limits: InputLimits
     raw_inputs_reason: str
-
-
-def for_look(study: Study) -> LookConfig:
-    return LookConfig.of(study, max_absolute_z=study.limits.largest)
 
 
 def for_rates(study: Study, inputs: Inputs) -> RatesConfig:
@@ -171,19 +173,6 @@ def for_trials(study: Study) -> dict[str, TrialConfig]:
         for trial in study.trials
         for seed in study.trial_seeds
     }
-
-
-def for_training(study: Study) -> TrainConfig:
-    return TrainConfig.of(
-        study,
-        trained=Trained(dropout=study.dropout),
-        rate_limits=study.rates.part(RateLimits) if study.take_recommended_rate else None,
-    )
-
-
-def for_report(study: Study) -> ReportConfig:
-    changes = {trial.name: study.changes_of(trial) for trial in study.trials}
-    return ReportConfig.of(study, trials=list(changes), changes=changes)
 
 
 def _short(given: Budget, steps: int, rate: float, batch: int) -> Budget:

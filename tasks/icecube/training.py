@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
+from storage import durable
 from storage.errors import BadInput
 from tasks.data.normaliser import Normaliser
 from tasks.icecube.batches import FEATURES, Batch, Batches, EventBatches
@@ -21,14 +24,16 @@ from tasks.icecube.pulses import Data
 from tasks.icecube.results import CONSTANT, LookResult
 from tasks.icecube.stages import TrainsNetwork
 from tasks.stage.numerics import device
-from tasks.stage.run import StageInput
+from tasks.stage.run import StageInput, StageRun
 from tasks.training.budget import Budget
 from tasks.training.optimizer import adamw
 from tasks.training.order import FileOrder, as_stored
 from tasks.training.problem import Problem
 
+EVENTS_IN_A_PART = 50_000
 ANGLE = "angle_degrees"
 """The metric that decides: the mean angle between prediction and truth on the events that are judged."""
+COLUMNS = ("event_id", "batch_id", ANGLE)
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,26 @@ class Prepared:
             trivial={CONSTANT: self.trivial_degrees},
             order=FileOrder(self.data.train.sizes, self.config.open_files) if trained.shuffle else as_stored,
         )
+
+    def keep(self, run: StageRun, model: nn.Module, trained: Trained, finite: bool = True) -> None:
+        """Publishes weights, shape and normaliser together, and the angle of every event of validation as records,
+        where these are `finite`."""
+        files, batches = self.data.validation, self.batches(self.data.validation)
+
+        def rows(first: int) -> list[dict[str, Any]]:
+            some = np.arange(first, min(first + EVENTS_IN_A_PART, len(files)))
+            found = angles(model, batches, some, self.config.execution.micro_batch_examples, run.progress.touch)
+            columns = (files.event_ids[some].tolist(), files.batch_ids[some].tolist(), found.tolist())
+            return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
+
+        if finite:
+            parts = {f"validation-{first:010d}": first for first in range(0, len(files), EVENTS_IN_A_PART)}
+            run.merge_records(run.each(parts, rows, "parts"), ("event_id",))
+        with run.publish("model") as folder:
+            save_file(model.cpu().state_dict(), folder / "model.safetensors")
+            shape = self.config.network.model_dump() | {"batch_norm": trained.batch_norm}
+            durable.write_json(folder / "config.json", shape | {"features": list(FEATURES)})
+            self.normaliser.save(folder)
 
 
 def network(shape: Network, trained: Trained) -> DirectionNetwork:

@@ -10,18 +10,19 @@ import numpy as np
 
 from tasks.icecube.configuration import Trained
 from tasks.icecube.look import best_constant
-from tasks.icecube.results import OverfitResult, RatesResult, TrialResult
+from tasks.icecube.results import OverfitResult
 from tasks.icecube.stages import OverfitConfig, RatesConfig, TrialConfig
 from tasks.icecube.training import Prepared, judge, spread_over
 from tasks.stage.run import StageInput, StageRun
+from tasks.training.culprits import FOLDER
 from tasks.training.order import as_stored
 from tasks.training.schedule import Schedule
-from tasks.training.trials.findings import rate_rows
+from tasks.training.trials.findings import TrialEnd
 from tasks.training.trials.short import fit_single_batch, require_fit, try_rate
 from tasks.training.trials.trial import trial as train_as_trial
 
 
-def rates(run: StageRun, config: RatesConfig, events: StageInput, look: StageInput) -> RatesResult:
+def rates(run: StageRun, config: RatesConfig, events: StageInput, look: StageInput) -> dict[str, Any]:
     """icecube-rates: what learning rates do in a few steps. Records: one for each rate and seed, once it was tried."""
     table, prepared = config.table, Prepared.of(config, events, look, config.inputs)
     probe = spread_over(len(prepared.data.validation), table.probe_events, "rates.probe_events")
@@ -40,15 +41,8 @@ def rates(run: StageRun, config: RatesConfig, events: StageInput, look: StageInp
         return [{"name": name, "rate": rate, "seed": seed, **result.model_dump()}]
 
     with run.watched(config.execution.stall_minutes):
-        keys = run.each(tries, tried, "tries", lambda which: f"rate {which[1]:g}")
-    digest = run.merge_records(keys, ("name",))
-    return RatesResult(
-        inputs=config.inputs,
-        steps=table.steps,
-        probe_events=len(probe),
-        rows=rate_rows(run.directory / "records.parquet", table.rates),
-        records_digest=digest,
-    )
+        run.merge_records(run.each(tries, tried, "tries", lambda which: f"rate {which[1]:g}"), ("name",))
+    return {}
 
 
 def overfit(run: StageRun, config: OverfitConfig, events: StageInput, look: StageInput) -> OverfitResult:
@@ -68,29 +62,26 @@ def overfit(run: StageRun, config: OverfitConfig, events: StageInput, look: Stag
         fit = fit_single_batch(problem, Schedule(config.budget, len(chosen)), config.seed, config.execution)
     trivial = best_constant(files.azimuth[chosen], files.zenith[chosen]).best_constant_degrees  # of these few events
     require_fit(fit, trivial, config.batch.max_ratio)
-    return OverfitResult(fit=fit, trivial_degrees=trivial, required_degrees=config.batch.max_ratio * trivial)
+    return OverfitResult(
+        before=fit.before, after=fit.after, gradient_norm_max=fit.gradient_norm_max, trivial_degrees=trivial
+    )
 
 
-def trial(run: StageRun, config: TrialConfig, events: StageInput, look: StageInput) -> TrialResult:
-    """icecube-trial: a training as the recorded study did it, with one change; how it ends is the result."""
+def trial(run: StageRun, config: TrialConfig, events: StageInput, look: StageInput) -> TrialEnd:
+    """icecube-trial: a training as the recorded study did it, with one change; how it ends is the result.
+
+    Publishes what the audit asks: `model/` of the last step, with records where that is finite; else the failed step.
+    """
     prepared = Prepared.of(config, events, look, config.trained.inputs)
     problem = prepared.problem(config.trained, config.budget, config.seed, touch=run.progress.touch)
     schedule = Schedule(config.budget, len(prepared.data.train))
     end = train_as_trial(run, problem, schedule, config.seed, config.execution)
-    return TrialResult(
-        trained=config.trained,
-        learning_rate=config.budget.learning_rate,
-        warmup_ratio=config.budget.warmup_ratio,
-        seed=config.seed,
-        ended=end.ended,
-        step=end.step,
-        steps_of_budget=schedule.total_steps,
-        validation_angle_degrees=end.metric,
-        tensor=end.tensor,
-        module=end.module,
-        event_ids=[int(prepared.data.train.event_ids[index]) for index in end.examples],
-        together=end.together,
-        of_events=end.of_examples,
-        gradient_norm_max=end.gradient_norm_max,
-        validations=end.validations,
-    )
+    if end.failure and (run.directory / FOLDER).exists():
+        run.outputs.append(FOLDER)
+    else:
+        with run.watched(config.execution.stall_minutes):
+            prepared.keep(run, problem.model.eval(), config.trained, finite=end.failure is None)
+    if end.failure is None:
+        return end
+    named = [int(prepared.data.train.event_ids[index]) for index in end.failure.examples]
+    return end.model_copy(update={"failure": end.failure.model_copy(update={"examples": named})})

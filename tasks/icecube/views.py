@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from tasks.findings.document import Figure
-from tasks.findings.figures import SERIES_STYLES, Curve, Estimated, curves, forest
+from tasks.findings.figures import Estimated, forest
 from tasks.findings.table import Table
 from tasks.findings.trainings import training_curves
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
-from tasks.icecube.results import TrialResult
 from tasks.icecube.study import trial_role
 from tasks.icecube.words import degrees, ended, trial_verdict
-from tasks.training.trained import metric_rows
+from tasks.training.trials.findings import Failure
 
-RECORDED = Table(
-    "The same as the recorded study has it (2025-10-05): raw inputs, 20 steps, one seed, judged on the moving "
-    "batches. Another network on real events: no run of this study stands behind these numbers.",
-    ["rate", "largest gradient", "loss falls", "concluded"],
-    [
-        ["1e-05", "1.1", "no", "stable but too slow"],
-        ["3e-05", "312.8", "yes", "stable"],
-        ["0.0001", "1.88", "yes", "optimal"],
-        ["0.0003", "109.6", "yes", "borderline"],
-        ["0.001", "432,542,528", "no", "explodes"],
-    ],
-)
 EVENTS_SHOWN = 3
-WAYS: tuple[tuple[str, ...], ...] = ((), ("dropout",), ("inputs",))
+WAYS: tuple[tuple[str, ...], ...] = ((), ("inputs",))
 """The trials whose way is drawn, by what they change."""
 
 
 def trial_table(results: FinalResults) -> Table:
     rows = []
     for name, trial in results.trials.items():
-        largest, run = f"{trial.gradient_norm_max:.3g}", results.run_of(trial_role(name, trial.seed))
-        rows.append([name, changes(trial), trial_verdict(trial), ended(trial), largest, run])
+        largest = max(seed.gradient_norm_max for seed in trial.seeds.values())
+        run = results.run_of(trial_role(name, trial.seed))
+        rows.append([name, changes(trial), trial_verdict(trial), ended(trial), f"{largest:.3g}", run])
     return Table(
         "Each trial, by seeds: the mean angle on validation in degrees, at the end, of those that came to it, "
         "how the others ended, the largest finite gradient. The run is that of its worst seed.",
@@ -64,9 +50,9 @@ def failure_table(results: FinalResults) -> Table:
     rows = []
     for name, trial in results.trials.items():
         for seed, failed in trial.seeds.items():
-            run, module = results.run_of(trial_role(name, failed.seed)), failed.module or "-"
-            if failed.ended == "numerical_failure":
-                rows.append([name, seed, failed.step, failed.tensor, module, _events(failed), run])
+            if (failure := failed.failure) is not None:
+                run, module = results.run_of(trial_role(name, failed.seed)), failure.module or "-"
+                rows.append([name, seed, failure.step, failure.tensor, module, _events(failure), run])
     return Table(
         "Every trial that ended in numbers that are not finite: the step, the tensor, the module where it began, and "
         "the events with which it fails alone, of how many in the step.",
@@ -75,28 +61,28 @@ def failure_table(results: FinalResults) -> Table:
     )
 
 
-def _events(failed: TrialResult) -> str:
-    ids = failed.event_ids
+def _events(failure: Failure) -> str:
+    ids = failure.examples
     if not ids:
         return "none: in a validation"
-    if not failed.of_events:
+    if not failure.of_examples:
         return f"not found out, {len(ids)} in the step"
-    if failed.together:
+    if failure.together:
         return f"none alone, {len(ids)} together"
     more = f" and {len(ids) - EVENTS_SHOWN} more" if len(ids) > EVENTS_SHOWN else ""
-    return f"{', '.join(map(str, ids[:EVENTS_SHOWN]))}{more} (of {failed.of_events})"
+    return f"{', '.join(map(str, ids[:EVENTS_SHOWN]))}{more} (of {failure.of_examples})"
 
 
 def input_table(results: FinalResults) -> Table:
-    look, rows = results.look, []
-    for column in look.columns:
+    rows = []
+    for column in results.columns:
         raw = (column.minimum, column.maximum, column.mean, column.deviation)
         numbers = ["-" if value is None else f"{value:,.6g}" for value in raw]
-        ends = [f"{end:.3g}" for end in look.normalised[column.name]]
+        ends = [f"{end:.3g}" for end in results.normalised[column.name]]
         rows.append([column.name, *numbers, column.not_finite, *ends, results.run_of("look")])
     return Table(
-        f"The {look.columns[0].count:,} pulses of train as the network gets them: raw values, and the ends of what "
-        f"normalising ({look.scaling}) makes of them.",
+        f"The {results.columns[0].count:,} pulses of train as the network gets them: raw values, and the ends of what "
+        f"normalising ({results.scaling}) makes of them.",
         ["feature", "lowest", "highest", "mean", "deviation", "not finite", "normalised from", "to", "run"],
         rows,
     )
@@ -118,13 +104,14 @@ def rate_table(results: FinalResults) -> Table:
     )
 
 
-def figures(results: FinalResults, metrics: Path) -> dict[str, Figure]:
-    """File name -> figure; `metrics` are those of the training."""
-    drawn = {"answer": _answer(results), "training": _training(results, metrics)}
-    if points := _ways(results):
-        caption = "The mean angle at each validation: of each trial the seed that came furthest, of several the worst."
-        drawn["ways"] = training_curves(caption, points, "mean angle (degrees)", degrees)
-    return drawn
+def figures(results: FinalResults) -> dict[str, Figure]:
+    """File name -> figure."""
+    caption = (
+        "The mean angle at each validation: of the training, and of some trials the seed that came furthest, of "
+        "several the worst."
+    )
+    ways = training_curves(caption, _ways(results), "mean angle (degrees)", degrees)
+    return {"answer": _answer(results), "ways": ways}
 
 
 def _answer(results: FinalResults) -> Figure:
@@ -145,25 +132,10 @@ def _answer(results: FinalResults) -> Figure:
 
 
 def _ways(results: FinalResults) -> dict[str, Sequence[Sequence[float]]]:
-    """The validations of some trials, each with the seed that came furthest, of several the worst."""
-    points: dict[str, Sequence[Sequence[float]]] = {}
+    points: dict[str, Sequence[Sequence[float]]] = {"the training": results.training.course.validations}
     names = {tuple(trial.changes): name for name, trial in results.trials.items()}
     for name in filter(None, map(names.get, WAYS)):
         if seeds := [trial for trial in results.trials[name].seeds.values() if trial.validations]:
             chosen = max(seeds, key=lambda seed: (len(seed.validations), seed.validations[-1][1]))
             points[f"{name}, seed {chosen.seed}"] = chosen.validations
     return points
-
-
-def _training(results: FinalResults, metrics: Path) -> Figure:
-    rows, trivial = metric_rows(metrics), results.trivial_degrees
-    points = [[row["step"], row["angle_degrees"]] for row in rows if "angle_degrees" in row]
-    losses = [[row["step"], math.degrees(row["train_loss"])] for row in rows if "train_loss" in row]
-    drawn = [
-        Curve("train (moving batches)", SERIES_STYLES[1], losses),
-        Curve("validation", SERIES_STYLES[1], points, dots=True),
-        Curve("constant direction", SERIES_STYLES[0], [[points[0][0], trivial], [points[-1][0], trivial]]),
-    ]
-    caption = "The training: mean angle on validation and on the batches, beside the best constant direction."
-    end = f"It ends at {degrees(points[-1][1])}, the constant direction gets {degrees(trivial)}"
-    return curves("training", caption, end, drawn, "optimizer step", "mean angle (degrees)")

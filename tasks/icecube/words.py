@@ -22,15 +22,13 @@ OF_GENERATED = (
 LIMITS = [
     "Every trial has the same short budget. One that learns slowly is not told from one that would never learn.",
     "A few seeds show what happens with these: a change that heals with all of them may fail with another one.",
-    "The network is one transformer over the pulses of an event, not the two-level one of the recorded study, whose "
-    "clipping, order of events, post-norm layers and raw inputs it shares. Rate, batch and size are those of the "
-    "profile.",
-    "A training ends here at a step whose loss or gradients are not finite in fp32. A norm of all gradients beyond "
-    "fp32 (its square overflows above 1.8e+19) is computed in fp64 and clipped like any other; clipping as in the "
-    "recorded study made all gradients 0 there.",
+    "The network is one transformer over the pulses of an event; that of the recorded study has two levels. Clipping, "
+    "order of events, post-norm layers and raw inputs are the same; rate, batch and size are those of the profile.",
+    "A training ends here at a step whose loss or gradients are not finite in fp32. The recorded study's clipping made "
+    "all gradients 0 where the square of their norm overflows (above 1.8e+19); here that norm is computed in fp64.",
     "Scaling takes a logarithm of the charge, shifts and divides, all at once: which of these heals is not asked.",
-    "Validation chooses the best step of the training, and its angle is reported on the same events: there is no third "
-    "split. A trial is judged by its last step.",
+    "Validation chooses the best step of the training, and its angle is reported on the same events. A trial is judged "
+    "by its last step.",
 ]
 
 
@@ -47,7 +45,7 @@ def span(values: Sequence[float]) -> str:
 def ended(trial: TrialFacts) -> str:
     """The end of a trial with each of its seeds, in words."""
     of = len(trial.seeds)
-    parts = [f"{count} of {of} {said}" for how, said in FAILURES.items() if (count := trial.count(how))]
+    parts = [f"{count} of {of} {words}" for how, words in FAILURES.items() if (count := trial.count(how))]
     if trial.angles:
         parts.append(f"{'' if len(trial.angles) == of else f'{len(trial.angles)} of {of} at '}{span(trial.angles)}")
     return ", ".join(parts)
@@ -60,19 +58,27 @@ def trial_verdict(trial: TrialFacts) -> str:
     return f"learned with {trial.learned_seeds} of {len(trial.seeds)}" if trial.learned_seeds else "did not learn"
 
 
+HEALS = "scaling them alone heals, and nothing that leaves them raw does"
+
+
 def verdict(results: FinalResults) -> str:
-    """The answer in a line."""
+    """The answer in a line: that of the first case which holds."""
     control, healed = results.control, [name for name, trial in results.trials.items() if trial.healed]
-    if not healed:
-        return "Not found: no trial healed the training."
-    if control and control.healed:
-        return "Nothing was to heal: as found the training learned."
-    if not _scaling_heals(results):
-        return f"Healed by {_listed(healed)}; what was the cause is not told apart."
-    heals = "scaling them alone heals, and nothing that leaves them raw does"
-    if control and len(control.seeds) < MIN_SEEDS:
-        return f"Perhaps raw inputs: {heals}, but with one seed no cause is named (trial_seeds)."
-    return f"Raw inputs were a cause, and not alone: {heals}." if _raw_learned(results) else f"Raw inputs: {heals}."
+    cases = [
+        (not healed, "Not found: no trial healed the training."),
+        (control and control.healed, "Nothing was to heal: as found the training learned."),
+        (
+            not _scaling_heals(results),
+            f"Healed by {_listed(healed or ['none'])}; what was the cause is not told apart.",
+        ),
+        (
+            control and len(control.seeds) < MIN_SEEDS,
+            f"Perhaps raw inputs: {HEALS}, but with one seed no cause is named (trial_seeds).",
+        ),
+        (_raw_learned(results), f"Raw inputs were a cause, and not alone: {HEALS}."),
+        (True, f"Raw inputs: {HEALS}."),
+    ]
+    return next(answer for holds, answer in cases if holds)
 
 
 def lead(results: FinalResults) -> str:
@@ -84,10 +90,10 @@ def lead(results: FinalResults) -> str:
     as_found = f"; as found: {ended(control)}" if control and not control.healed else ""
     if not healed:
         return f"No trial comes below {results.healed_ratio:g} of the trivial angle {with_seeds} ({trivial}){as_found}."
-    said = f"Healed by {_listed(healed)}, {with_seeds}, at {_reached(healed)} ({trivial}){as_found}."
+    answer = f"Healed by {_listed(healed)}, {with_seeds}, at {_reached(healed)} ({trivial}){as_found}."
     if (learned := _raw_learned(results)) and _scaling_heals(results):
-        said += f" With {_listed(learned)} it learned from raw inputs too, in the same time to {_reached(learned)}."
-    return said
+        answer += f" With {_listed(learned)} it learned from raw inputs too, in the same time to {_reached(learned)}."
+    return answer
 
 
 def numbers(results: FinalResults) -> list[str]:
@@ -113,8 +119,7 @@ def not_shown(results: FinalResults) -> list[str]:
         *([f"Not healed by {unscaled}."] if unscaled else []),
         *([f"Nor by {scaled}, although the inputs are scaled there too."] if scaled else []),
         *([f"Of one change alone {_listed(bundles)} say nothing: several are made there at once."] if bundles else []),
-        *_with_dropout(results),
-        *([OF_GENERATED] if results.events.source == "generated" else []),
+        *([OF_GENERATED] if results.source == "generated" else []),
         LIMITS[0],
     ]
 
@@ -140,32 +145,17 @@ def _raw_learned(results: FinalResults) -> dict[str, TrialFacts]:
     return {name: trial for name, trial in _raw(results).items() if trial.learned_all}
 
 
-def _with_dropout(results: FinalResults) -> list[str]:
-    """Number of trainings on raw inputs that ended in numbers that are not finite, with dropout and without."""
-    raw = [trial for trial in results.trials.values() if not trial.scales_inputs]
-    (failed, with_it), (failed_without, without) = (
-        (sum(trial.count("numerical_failure") for trial in some), sum(len(trial.seeds) for trial in some))
-        for some in ([trial for trial in raw if trial.trained.dropout], [t for t in raw if not t.trained.dropout])
-    )
-    if not with_it or not without or failed * without == failed_without * with_it:
-        return []
-    return [
-        f"On raw inputs {failed} of {with_it} trainings with dropout ended in numbers that are not finite, and "
-        f"{failed_without} of {without} without it."
-    ]
-
-
 def about_rates(results: FinalResults) -> list[str]:
     """The recommendation for each kind of inputs, and whether one holds for the other."""
-    said = [f"{inputs.capitalize()} inputs: {results.recommended_because[inputs]}." for inputs in (RAW, NORMALISED)]
+    points = [f"{inputs.capitalize()} inputs: {results.recommended_because[inputs]}." for inputs in (RAW, NORMALISED)]
     raw, normalised = results.recommended[RAW], results.recommended[NORMALISED]
     if normalised is not None and raw != normalised:
         tried = "none that was tried can be recommended" if raw is None else f"it is {raw:g}"
-        said.append(
+        points.append(
             f"**What is found about the rate on raw inputs holds for raw inputs only:** there {tried}, and on "
             f"normalised ones it is {normalised:g}."
         )
-    return said + [
+    return points + [
         f"The rate {trial.worst.learning_rate:g} of the trial {name} was not too high for normalised inputs: there it "
         "learns with every seed."
         for name, trial in results.trials.items()
@@ -174,40 +164,34 @@ def about_rates(results: FinalResults) -> list[str]:
 
 
 def about_training(results: FinalResults) -> list[str]:
-    trained, fit = results.training, results.overfit
-    dead = ", ".join(f"{name} {share:.0%}" for name, share in trained.outputs.dead_shares.items())
+    trained, batch = results.training, results.overfit
     return [
         f"**Mean angle {degrees(trained.mean_degrees)} degrees, median {degrees(trained.median_degrees)}**, on "
-        f"{results.events.validation.events:,} events of validation; the best constant direction gets "
-        f"{degrees(results.trivial_degrees)}, so that this is {trained.mean_degrees / results.trivial_degrees:.3f} of "
-        f"it. One seed ({results.seed}), run {results.run_of('trained')}.",
+        f"{results.splits['validation'].events:,} events of validation.",
+        f"The best constant direction gets {degrees(results.trivial_degrees)}; the mean is "
+        f"{trained.mean_degrees / results.trivial_degrees:.3f} of it. One seed ({results.seed}), run "
+        f"{results.run_of('trained')}.",
         f"The rate {trained.learning_rate:g}: {trained.rate_because}.",
-        f"Predictions have {trained.outputs.spread_ratio:.2f} of the truth's spread (0: always the same direction); "
-        f"dead units: {dead}.",
-        "The same event alone, among others, padded and in chunks: predictions differ by at most "
-        f"{trained.largest_difference:.1g} of a unit vector.",
-        results.audit.in_words,
-        f"One batch of {fit.fit.examples} events was fitted first, to {degrees(fit.fit.after)} degrees (required: "
-        f"{degrees(fit.required_degrees)}); that shows little: the recorded study's raw inputs passed it too.",
+        f"One batch of {batch.events} events was fitted first, to {degrees(batch.after)} degrees. That shows little: "
+        "the recorded study's raw inputs passed it too.",
     ]
 
 
 def facts(results: FinalResults) -> list[str]:
     """Facts that a reader must know before the numbers."""
-    splits = {"train": results.events.train, "validation": results.events.validation}
-    made = "of our own generator" if results.events.source == "generated" else "from files"
+    train, validation = results.splits["train"], results.splits["validation"]
+    made = "of our own generator" if results.source == "generated" else "from files"
     seeds = ", ".join(next(iter(results.trials.values())).seeds)
     return [
-        f"{splits['train'].events:,} events to train on and {splits['validation'].events:,} to validate on, {made}, in "
-        f"files of their own; {len(results.trials)} trials with the seeds {seeds}.",
+        f"{train.events:,} events to train on and {validation.events:,} to validate on, {made}, in files of their own; "
+        f"{len(results.trials)} trials with the seeds {seeds}.",
         *(
             f"{len(ids):,} events of {name} were left out (events.skip_bad_events): {what}."
-            for name, split in splits.items()
+            for name, split in results.splits.items()
             for what, ids in split.skipped.items()
         ),
-        f"A trial is healed when with every seed it comes to its end and its last validation is at "
-        f"{results.healed_ratio:g} of the trivial angle or less, and has learned where that is at "
-        f"{results.learned_ratio:g} or less.",
+        f"A trial is healed when its last validation is at {results.healed_ratio:g} of the trivial angle or less with "
+        f"every seed; it has learned where that is at {results.learned_ratio:g} or less.",
         f"Raw inputs were given on purpose: {results.raw_inputs_reason}.",
         *([f"Inputs are taken as large as they are: {results.reason_for_more}."] if results.reason_for_more else []),
         *numerics_changed(results.numerics_changes),

@@ -12,7 +12,7 @@ import pytest
 from storage import durable
 from storage.errors import BadInput
 from tasks.icecube.events import GEOMETRY, META, EventFiles, batch_file, pulse_table, read_geometry, read_meta
-from tasks.icecube.pulses import Data
+from tasks.icecube.pulses import Data, splits_of
 from tasks.icecube.sound import require_sound
 from tests.tasks.icecube.files import edit, with_value, written
 from tests.tasks.icecube.tiny import run_until, smoke
@@ -111,18 +111,18 @@ def test_one_odd_event_was_the_end_of_all_the_others(tmp_path, folder):
     first = pulses_of(tmp_path, folder)["icecube-pulses"]
     assert first.outcome and not first.finished
     handles = pulses_of(tmp_path, folder, "skip_bad_events: true")
-    found = durable.read_json(handles["icecube-pulses"].run.result_file)
+    found = splits_of(handles["icecube-pulses"].as_input())
     twice, others = (f"{what} train_meta.parquet" for what in ("is there twice in", "has other pulses than"))
-    assert found["train"]["events"] == 37 and found["validation"]["events"] == 9
-    assert found["validation"]["skipped"] == {f"{others} says": [7]}
-    assert found["train"]["skipped"] == {
+    assert found["train"].events == 37 and found["validation"].events == 9
+    assert found["validation"].skipped == {f"{others} says": [7]}
+    assert found["train"].skipped == {
         "has a zenith that is not from 0 to pi: is it in radians?": [5],
         f"{twice}, of two files": [7],
         "has a charge below 0": [20],
     }
     look = handles["icecube-look"]
     data = Data.open(handles["icecube-pulses"].as_input(), look.config)
-    assert look.finished and durable.read_json(look.run.result_file)["events"] == 37
+    assert look.finished and len(data.train) == 37
     assert data.train.event_ids.tolist() == [one for one in range(40) if one not in (5, 7, 20)]
     assert data.validation.event_ids.tolist() == [40, 41, 42, 43, 44, 46, 47, 48, 49]
 

@@ -8,14 +8,32 @@ inputs, the network and the batch that it was made with: its stage reads them, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
-from storage.records import read_records
 from tasks.stage.result import Result
 
 Ended = Literal["finished", "not_learning", "numerical_failure"]
 """The ends of a trial."""
+
+
+class Failure(Result):
+    """The step that failed: `tensor` names what is not finite, `module` where that began, `examples` are the culprits
+    (none in a validation) among `of_examples` of the step (0: it was not found out); `together`: alone each is finite.
+    """
+
+    step: int
+    tensor: str
+    module: str | None
+    examples: list[int]
+    of_examples: int
+    together: bool
+
+
+class TrialEnd(Result):
+    """The end of a trial beside its metric rows: the largest finite gradient, and what was not finite, if anything."""
+
+    failure: Failure | None
+    gradient_norm_max: float
 
 
 class Tried(Result):
@@ -66,12 +84,6 @@ class Outputs(Result):
 
     spread_ratio: float
     dead_shares: dict[str, float]
-
-
-def rate_rows(records: Path, rates: Sequence[float]) -> list[RateRow]:
-    """The row of each rate, from records that have a `rate` and the fields of `Tried`."""
-    tried = [(row["rate"], Tried(**{name: row[name] for name in Tried.model_fields})) for row in read_records(records)]
-    return [rate_row(rate, [one for of_rate, one in tried if of_rate == rate]) for rate in rates]
 
 
 def rate_row(rate: float, tried: Sequence[Tried]) -> RateRow:

@@ -8,71 +8,46 @@ one: trials of a study are stages side by side.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from storage.errors import NotLearning, NumericalFailure
 from tasks.stage.execution import Execution
 from tasks.stage.run import StageRun
 from tasks.training.loop import initial_state, train_to_the_end
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
-from tasks.training.state import Position
-from tasks.training.trials.findings import Ended
-from tasks.training.trivial import compared
+from tasks.training.state import State
+from tasks.training.trials.findings import Failure, TrialEnd
 
 
-@dataclass(frozen=True)
-class Trial:
-    """The end of a trial. Its fields are JSON values, for a result.
+def trial(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> TrialEnd:
+    """Trains as `train` does and says how that ended; metrics.jsonl has its numbers.
 
-    `step` is the last one made, or the one that failed. `metric` is the last value of the metric that decides (the
-    lowest would hide that a training which dips falls apart later), and `ratio_to_trivial` its multiple of the lowest
-    trivial value; None where there is none yet. `validations` are [step, value] of that metric, `gradient_norm_max` is
-    the largest finite norm. `tensor` names what is not finite, `module` where that began, `examples` the dataset
-    indices of the culprits (none in a validation) among `of_examples` of the step (0: it was not found out);
-    `together`: each of them alone is finite.
-    """
-
-    ended: Ended
-    step: int
-    metric: float | None
-    ratio_to_trivial: float | None
-    gradient_norm_max: float
-    validations: list[list[float]]
-    tensor: str | None = None
-    module: str | None = None
-    examples: tuple[int, ...] = ()
-    of_examples: int = 0
-    together: bool = False
-
-
-def trial(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> Trial:
-    """Trains as `train` does and says how that ended; only `finished` leaves the best weights in `problem.model`.
-
-    Raises what is no finding about the training: Stop, BadInput, CheckFailed, and errors of disk and memory.
+    `problem.model` is left with the weights of the last step, as they are validated: where a trial dips and falls apart
+    later, the best ones would hide it. Raises what is no finding about the training: Stop, BadInput, CheckFailed, and
+    errors of disk and memory.
     """
     state = initial_state(problem, schedule)
+    failure = None
     try:
         train_to_the_end(run, problem, schedule, state, seed, execution)
-    except NotLearning as error:
-        return _ended("not_learning", error.step, problem, state.position)
-    except NumericalFailure as error:
-        found = _ended("numerical_failure", error.step, problem, state.position)
-        return replace(
-            found,
-            tensor=error.tensor,
-            module=error.module or None,
-            examples=tuple(error.examples),
-            of_examples=error.batch,
-            together=error.together,
-        )
-    return _ended("finished", state.position.step, problem, state.position)
+        state.load_best(run.checkpoints.verified(state.position.step))
+    except (NotLearning, NumericalFailure) as error:
+        problem.model.load_state_dict(state.judged().state_dict())
+        failure = _described(error) if isinstance(error, NumericalFailure) else None
+    return TrialEnd(failure=failure, gradient_norm_max=_largest_norm(state))
 
 
-def _ended(ended: Ended, step: int, problem: Problem, position: Position) -> Trial:
-    metric = position.validations[-1][1] if position.validations else None
-    ratio = (
-        None if metric is None else compared(metric, problem.trivial, problem.higher_decides).get("ratio_to_trivial")
+def _largest_norm(state: State) -> float:
+    """The largest finite norm, also of an epoch that was not finished."""
+    epochs = (epoch["gradient_norm_max"] for epoch in state.position.epochs)
+    return max([state.position.gradient_norms.largest, *epochs])
+
+
+def _described(error: NumericalFailure) -> Failure:
+    return Failure(
+        step=error.step,
+        tensor=error.tensor,
+        module=error.module or None,
+        examples=error.examples,
+        of_examples=error.batch,
+        together=error.together,
     )
-    norms = [position.gradient_norms.largest, *(epoch["gradient_norm_max"] for epoch in position.epochs)]
-    return Trial(ended, step, metric, ratio, max(norms), position.validations)

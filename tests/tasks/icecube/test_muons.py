@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.icecube.events import BATCHES, EVENTS, GEOMETRY, META, PULSES, batch_file
+from tasks.icecube.pulses import splits_of
 from tests.tasks.icecube.tiny import run_until, smoke
 
 TRAIN, LIMIT = 400, 100_000
@@ -78,8 +79,8 @@ def test_every_hit_is_read_its_statistics_are_right_and_the_gate_names_what_does
     handles = run_until("icecube-look", tmp_path / "runs", study)
     pulses, look = (handles[name] for name in ("icecube-pulses", "icecube-look"))
     assert pulses.finished and look.finished, (pulses.outcome, look.outcome)
-    facts = pulses.as_input().result
-    assert facts["train"]["pulses"] + facts["validation"]["pulses"] == len(found["time"]) == 2_228_941
+    facts = splits_of(pulses.as_input())
+    assert facts["train"].pulses + facts["validation"].pulses == len(found["time"]) == 2_228_941
     of_train = found["group_id"] <= np.unique(found["group_id"])[TRAIN - 1]
     columns = {column["name"]: column for column in look.as_input().result["columns"]}
     for name, key in (("time", "time"), ("charge", "tot")):

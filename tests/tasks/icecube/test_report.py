@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,35 +11,40 @@ from flows import command, icecube
 from storage import durable
 from storage.errors import CheckFailed
 from tasks.findings.sweep.results import numbers_of
-from tasks.icecube.checks import require_distinct_trials, require_rates
 from tasks.icecube.configuration import Trained
-from tasks.icecube.final_results import FinalResults, TrialFacts
-from tasks.icecube.report import final_results, trial_facts
-from tasks.icecube.results import RatesResult, TrialResult
+from tasks.icecube.final_results import FinalResults, TrialFacts, TrialSeed
+from tasks.icecube.numbers import ANGLE, _end, trial_facts
+from tasks.icecube.stages import TrainConfig
 from tasks.icecube.views import failure_table
 from tasks.icecube.words import about_rates, lead, not_shown, numbers, verdict
+from tasks.training.budget import Budget, LearningGate
+from tasks.training.schedule import Schedule
+from tasks.training.trained import Trained as Course
+from tasks.training.trials.findings import Failure
 from tests.docs.quotes import document
 from tests.flows.test_terminal import lines_at
 from tests.tasks.icecube.tiny import finished
-from tests.tasks.tiny import stage_run
 
 TRIVIAL = 88.0
 
 
-def ended(seed: int, how: str, degrees: float | None, **given: Any) -> TrialResult:
-    return TrialResult(
+def ended(seed: int, how: str, degrees: float | None, **given: Any) -> TrialSeed:
+    return TrialSeed(
         trained=Trained(**({"inputs": "raw", "shuffle": False} | given)),
         learning_rate=1e-3,
         warmup_ratio=0.0,
         seed=seed,
         ended=how,
-        step=10,
-        steps_of_budget=10,
         validation_angle_degrees=degrees,
-        tensor="the loss" if how == "numerical_failure" else None,
+        failure=failed() if how == "numerical_failure" else None,
         gradient_norm_max=3.0,
         validations=[] if degrees is None else [[10, degrees]],
     )
+
+
+def failed(**given: Any) -> Failure:
+    fields = {"step": 10, "tensor": "the loss", "module": None, "examples": [], "of_examples": 0, "together": False}
+    return Failure(**(fields | given))
 
 
 def trial(*by_seed: tuple[str, float | None], **given: Any) -> TrialFacts:
@@ -70,13 +73,13 @@ def of(**trials: TrialFacts) -> FinalResults:
         ([("not_learning", 87.0), ("finished", 5.0)], ("not_learning", 1), False, 1),
         ([("not_learning", 80.0), ("finished", 85.0)], ("not_learning", 1), False, 0),
         ([("not_learning", 5.0), ("not_learning", 87.0)], ("not_learning", 2), False, 0),
-        ([("finished", 5.0), ("numerical_failure", 4.0)], ("numerical_failure", 2), False, 1),
+        ([("finished", 5.0), ("numerical_failure", None)], ("numerical_failure", 2), False, 1),
         ([("numerical_failure", None), ("numerical_failure", None)], ("numerical_failure", 1), False, 0),
     ],
 )
 def test_the_worst_seed_stands_for_a_trial(by_seed: Any, worst: tuple[str, int], healed: bool, learned: int):
     found = trial(*by_seed)
-    assert (found.ended, found.seed, found.healed, found.learned_seeds) == (*worst, healed, learned)
+    assert (found.worst.ended, found.seed, found.healed, found.learned_seeds) == (*worst, healed, learned)
 
 
 AS_FOUND, NORMALISE = trial(*BAD), trial(*HEALED, **NORMALISED)
@@ -176,58 +179,49 @@ def test_a_finding_about_rates_is_limited_to_its_inputs_where_the_two_differ(raw
     assert "was not too high" not in found, "where normalising did not heal"
 
 
-def test_two_trials_with_equal_numbers_are_refused():
-    """What one of them changes has not reached its training, as in the forty runs of another study."""
-    same, other = trial(*HEALED).seeds, trial(*HEALED, dropout=0.1).seeds
-    with pytest.raises(CheckFailed, match="as-found with seed 1 and dropout with seed 1: the same validations"):
-        require_distinct_trials({"as-found": same, "dropout": other})
-    best = same["1"].model_copy(update={"validation_angle_degrees": 1.0})
-    with pytest.raises(CheckFailed, match="as-found with seed 1 is judged by its last validation"):
-        require_distinct_trials({"as-found": {"1": best}})
-    nothing = [("numerical_failure", None)] * 2
-    require_distinct_trials({"as-found": trial(*nothing).seeds, "dropout": trial(*nothing, dropout=0.1).seeds})
+@pytest.mark.parametrize(
+    ("validations", "last", "early", "said"),
+    [
+        ([[10.0, 80.0], [20.0, 60.0]], 20, None, "finished"),
+        ([[10.0, 86.0]], 10, None, "not_learning"),
+        ([[5.0, 86.0]], 5, None, None),
+        ([[10.0, 60.0]], 10, None, None),
+        ([[10.0, 60.0], [20.0, 50.0]], 21, None, None),
+        ([[10.0, 60.0], [15.0, 70.0]], 15, 1, "finished"),
+        ([[5.0, 85.0], [8.0, 86.0]], 8, 1, "not_learning"),
+        ([], 0, None, None),
+    ],
+)
+def test_the_end_of_a_trial_is_that_of_its_budget(validations: Any, last: int, early: int | None, said: str | None):
+    gate = LearningGate(max_ratio=0.9, by_step=10)
+    budget = Budget(steps=20, learning_rate=1e-3, not_learning=gate, patience_validations=early)
+    if said is None:
+        with pytest.raises(CheckFailed, match="the trial ends as its budget has it"):
+            _end("the trial", Schedule(budget, 100), validations, last, TRIVIAL)
+    else:
+        assert _end("the trial", Schedule(budget, 100), validations, last, TRIVIAL) == said
 
 
-def test_the_report_asks_whether_trials_are_distinct_and_the_recommended_rate_was_taken(tmp_path: Path):
-    study, report = finished(), finished().handles["icecube-report"]
-    given = {role: handle.as_input() for role, handle in report.inputs.items()}
-    run = stage_run(tmp_path)
-    run.run = replace(run.run, root=study.root)
-    assert final_results(report.config, given, run).trials
-    with pytest.raises(CheckFailed, match="every trial has numbers of its own"):
-        final_results(report.config, given | {"trial-normalise-1": given["trial-as-found-1"]}, run)
-    taken = report.config.model_copy(update={"take_recommended_rate": True})
-    with pytest.raises(CheckFailed, match="the training took the rate that is recommended"):
-        final_results(taken, given, run)
-
-
-def test_a_row_of_rates_that_does_not_follow_from_the_records_is_refused():
-    given = finished().input("icecube-rates (raw)")
-    found = RatesResult.read(given)
-    rates = finished().handles["icecube-report"].config.rates.rates
-    require_rates(given, found, rates)
-    with pytest.raises(CheckFailed, match="the table has a row for each rate"):
-        require_rates(given, found, [*rates, 0.5])
-    for lost in (found.rows[:1], []):
-        with pytest.raises(CheckFailed, match="the table has a row for each rate"):
-            require_rates(given, found.model_copy(update={"rows": lost}), rates)
-    better = found.rows[1].model_copy(update={"failed": 0, "mean": -40.0})
-    with pytest.raises(CheckFailed, match=r"the row of the rate 0\.01 follows from the records"):
-        require_rates(given, found.model_copy(update={"rows": [found.rows[0], better]}), rates)
+def test_a_training_at_another_rate_than_the_recommended_one_is_refused():
+    given = finished().input("icecube-train")
+    budget = given.configuration(TrainConfig).budget
+    assert Course.of("the training", given, ANGLE, budget, 200).best_step
+    with pytest.raises(CheckFailed, match="the learning rate of the training at step"):
+        Course.of("the training", given, ANGLE, budget.model_copy(update={"learning_rate": 0.5}), 200)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({}, "none: in a validation"),
-        ({"event_ids": [7, 8, 9, 10]}, "not found out, 4 in the step"),
-        ({"event_ids": [7], "of_events": 4}, "7 (of 4)"),
-        ({"event_ids": [7, 8, 9, 10, 11], "of_events": 64}, "7, 8, 9 and 2 more (of 64)"),
-        ({"event_ids": [7, 8], "of_events": 2, "together": True}, "none alone, 2 together"),
+        ({"examples": [7, 8, 9, 10]}, "not found out, 4 in the step"),
+        ({"examples": [7], "of_examples": 4}, "7 (of 4)"),
+        ({"examples": [7, 8, 9, 10, 11], "of_examples": 64}, "7, 8, 9 and 2 more (of 64)"),
+        ({"examples": [7, 8], "of_examples": 2, "together": True}, "none alone, 2 together"),
     ],
 )
 def test_the_table_of_failures_says_which_events_were_found_and_where_none_was_searched(given: Any, said: str):
-    one = ended(1, "numerical_failure", None).model_copy(update=given)
+    one = ended(1, "numerical_failure", None).model_copy(update={"failure": failed(**given)})
     results = of(as_found=trial_facts([], [one], 0.25, TRIVIAL))
     assert failure_table(results).rows[0][5] == said
 

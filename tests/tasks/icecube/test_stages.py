@@ -16,7 +16,6 @@ import torch
 from deployments.dag.walk import Handle
 from storage import durable
 from storage.errors import BadInput, CheckFailed, Stop
-from storage.records import records_digest
 from storage.run_directory import RunDirectory
 from tasks.data.normaliser import Normaliser
 from tasks.icecube import events, train
@@ -27,12 +26,13 @@ from tasks.icecube.events import META, EventFiles, batch_file, read_pulses
 from tasks.icecube.look import FIXED, best_constant
 from tasks.icecube.network import DirectionNetwork, angle
 from tasks.icecube.study import Study
-from tasks.icecube.training import Prepared
+from tasks.icecube.training import ANGLE, Prepared
 from tasks.stage.attempt import attempt
 from tasks.training.culprits import FOLDER
 from tasks.training.problem import Problem
 from tasks.training.replay import replay
-from tasks.training.weights import weights_digest
+from tasks.training.trained import metric_rows
+from tasks.training.trials.collapse import require_diverse
 from tests.tasks.icecube.files import edit, with_value, written
 from tests.tasks.icecube.tiny import finished, run, run_until, smoke
 from tests.tasks.tiny import files_of
@@ -191,9 +191,9 @@ def test_raw_inputs_may_be_trained_on_with_a_reason(tmp_path: Path, folder: Path
 def test_the_results_have_the_fields_that_others_read():
     found = durable.read_json(finished().path("icecube-report") / "final_results.json")
     assert 45 < found["trivial"]["best_constant_degrees"] < 90
-    trial = found["trials"]["exploding-rate"]
-    assert (trial["ended"], trial["step"]) == ("numerical_failure", 2) and trial["tensor"] and trial["event_ids"]
-    assert found["trials"]["as-found"]["ended"] in ("not_learning", "numerical_failure")
+    (failed,), (as_found,) = (found["trials"][name]["seeds"].values() for name in ("exploding-rate", "as-found"))
+    assert (failed["ended"], failed["failure"]["step"]) == ("numerical_failure", 2) and failed["failure"]["examples"]
+    assert as_found["ended"] in ("not_learning", "numerical_failure")
     assert found["trials"]["normalise"]["validation_angle_degrees"] > 0
     for inputs in ("raw", "normalised"):
         for row in found["rates"][inputs]:
@@ -220,11 +220,11 @@ def test_statistics_and_normaliser_are_of_train_alone(tmp_path: Path, folder: Pa
 
 def test_events_are_named_as_the_files_name_them():
     study = finished()
-    trial = study.result("icecube-trial (exploding-rate, seed 1)")
+    failure = study.result("icecube-trial (exploding-rate, seed 1)")["failure"]
     meta = pq.read_table(study.path("icecube-pulses") / "files" / META)
     of_train = set(meta["event_id"].to_pylist()[: study.study.events.train_events])
-    assert trial["event_ids"] and set(trial["event_ids"]) <= of_train
-    assert trial["of_events"] == study.study.trial_budget.effective_batch_examples
+    assert failure["examples"] and set(failure["examples"]) <= of_train
+    assert failure["of_examples"] == study.study.trial_budget.effective_batch_examples
 
 
 def test_a_failed_trial_can_be_replayed():
@@ -236,16 +236,17 @@ def test_a_failed_trial_can_be_replayed():
 
 def test_the_model_is_kept_with_its_normaliser_and_its_numbers_follow_from_the_records():
     study = finished()
-    path, result = study.path("icecube-train"), study.result("icecube-train")
-    assert Normaliser.load(path / "model") == FIXED and result["normaliser_digest"] == FIXED.digest
+    path = study.path("icecube-train")
+    assert Normaliser.load(path / "model") == FIXED
     assert durable.read_json(path / "model" / "config.json")["features"] == list(FEATURES)
-    assert result["weights_digest"] == weights_digest(path / "model")
     rows = pq.read_table(path / "records.parquet").to_pylist()
     assert len(rows) == 60 and len({row["event_id"] for row in rows}) == 60
-    assert np.mean([row["angle_degrees"] for row in rows]) == pytest.approx(result["mean_degrees"], rel=1e-12)
-    assert result["records_digest"] == records_digest(path / "records.parquet", ("event_id",))
-    best = min(row["angle_degrees"] for row in result["training"]["validations"])
-    assert result["mean_degrees"] == pytest.approx(best, abs=1e-3), "it is the model of the best validation"
+    best = min(row[ANGLE] for row in metric_rows(path / "metrics.jsonl") if ANGLE in row)
+    assert np.mean([row[ANGLE] for row in rows]) == pytest.approx(best, abs=1e-3), "it is that of the best validation"
+    trial = study.path("icecube-trial (normalise, seed 1)")
+    last = [row[ANGLE] for row in metric_rows(trial / "metrics.jsonl") if ANGLE in row][-1]
+    angles = pq.read_table(trial / "records.parquet")[ANGLE].to_numpy()
+    assert angles.mean() == pytest.approx(last, abs=1e-9), "of a trial it is that of the last"
 
 
 def test_stopped_and_continued_every_stage_has_the_same_bytes(tmp_path: Path):
@@ -331,7 +332,7 @@ def test_a_dead_layer_is_seen_although_padding_would_keep_it_alive():
     found = train._outputs(model, make, np.arange(20))
     assert found.dead_shares["encoder.layers.0.linear1"] >= 0.75 and found.spread_ratio < 1e-6
     with pytest.raises(CheckFailed, match=r"outputs with .* dead units in encoder\.layers\.0\.linear1"):
-        train.require_diverse(found, 0.3, 0.5)
+        require_diverse(found, 0.3, 0.5)
 
 
 def test_what_a_trial_changes_reaches_the_network_its_inputs_and_its_order():
@@ -349,7 +350,7 @@ def test_what_a_trial_changes_reaches_the_network_its_inputs_and_its_order():
     assert problem(dropout=0.1).model.encoder.layers[0].dropout.p == 0.1
     assert plain.batch(indices, 0).features.abs().max() > 5_000
     assert problem(inputs="normalised").batch(indices, 0).features.abs().max() < 20
-    count = len(study.input("icecube-pulses").result["train"]["batches"]) * 50
+    count = study.study.events.train_events
     assert plain.order(1, 0, indices, count).tolist() == indices.tolist()
     assert sorted(shuffled := problem(shuffle=True).order(1, 0, np.arange(count), count).tolist()) == [*range(count)]
     assert shuffled != sorted(shuffled)

@@ -12,7 +12,7 @@ from flows import icecube
 from flows.command import settings
 from storage.errors import BadInput
 from tasks.icecube.configuration import Generated
-from tasks.icecube.stages import for_look, for_rates, for_trials
+from tasks.icecube.stages import for_rates, for_trials
 from tasks.icecube.study import trial_role
 from tests.tasks.icecube.tiny import PAGE, smoke
 
@@ -58,7 +58,9 @@ def test_a_trial_that_raw_scaling_would_not_normalise_is_refused():
     raw = ("scaling=raw", "limits.reason_for_more=the failure is to be seen")
     with pytest.raises(BadInput, match="the trial normalise would not get the inputs: normalised that it asks for"):
         smoke(*raw)
-    assert for_look(smoke(*raw, "trials=[{name: as-found}]")).max_absolute_z is None
+    study, walk = smoke(*raw, "trials=[{name: as-found}]"), Walk(Path("/nonexistent"), "one", smoke().execution)
+    icecube.page(study, walk)
+    assert next(handle for handle in walk.handles if handle.label == "icecube-look").config.max_absolute_z is None
 
 
 def test_events_of_another_source_are_wanted_whole():

@@ -20,7 +20,7 @@ from deployments.dag.page import load_page
 from flows.command.settings import read_study
 from storage import durable
 from storage.errors import BadInput
-from tasks.icecube.stages import for_training
+from tasks.icecube.stages import for_trials
 from tasks.inversion.stages import for_pilot
 from tasks.language.configuration import LocalFiles
 from tasks.stage import numerics
@@ -229,7 +229,8 @@ def test_auto_leaves_a_network_that_is_bound_by_launches_to_the_cpu(monkeypatch)
     def profile(study: str, name: str) -> Any:
         return read_study(load_page(study), name, [], None)
 
-    energy, direction = for_pilot(profile("inversion", "quick")), for_training(profile("icecube", "quick"))
+    trials = for_trials(profile("icecube", "quick"))
+    energy, direction = for_pilot(profile("inversion", "quick")), trials["trial-normalise-1"]
     assert energy.multiplications() == 105_904 * 128 and direction.multiplications() == 100_675 * 64 * 24
     assert (taken(energy), taken(direction)) == ("cpu", "cuda")
     assert taken(for_pilot(profile("inversion", "inversion"))) == "cuda"

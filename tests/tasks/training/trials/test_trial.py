@@ -1,6 +1,5 @@
 """A trial's failure is its result, the same one however often it was stopped."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from tasks.stage.outcome import Outcome
 from tasks.stage.run import Stage, StageRun
 from tasks.training.budget import LearningGate
 from tasks.training.schedule import Schedule
-from tasks.training.state import Position
-from tasks.training.trials.trial import _ended, trial
-from tests.tasks.tiny import SEEN, ToyConfig, toy_attempt, toy_directory, toy_problem
+from tasks.training.trained import metric_rows
+from tasks.training.trials.trial import trial
+from tests.tasks.tiny import SEEN, ToyConfig, toy_attempt, toy_problem
 
 STAGE = Stage("trial", ToyConfig, "tests.tasks.training.trials.test_trial:work")
 PLAIN = ToyConfig(trivial=2.0)
@@ -27,7 +26,9 @@ HOPELESS = ToyConfig(
 
 def work(run: StageRun, config: ToyConfig) -> dict[str, Any]:
     schedule = Schedule(config.budget, config.examples)
-    return asdict(trial(run, toy_problem(config), schedule, config.seed, config.execution))
+    problem = toy_problem(config)
+    end = trial(run, problem, schedule, config.seed, config.execution)
+    return end.as_json() | {"validated_again": problem.metrics(problem.model.eval())}
 
 
 def directory(root: Path, config: ToyConfig) -> RunDirectory:
@@ -57,48 +58,33 @@ def test_however_a_trial_ends_its_stage_is_finished_with_the_same_result_in_piec
     whole, pieces = (directory(tmp_path / name, config) for name in ("whole", "pieces"))
     for name in ("result_file", "metrics_file"):
         assert getattr(whole, name).read_bytes() == getattr(pieces, name).read_bytes()
-    assert durable.read_json(whole.result_file)["ended"] == ended
+    assert (durable.read_json(whole.result_file)["failure"] is not None) == (ended == "numerical_failure")
 
 
-def test_a_finished_trial_says_what_the_training_says(tmp_path):
-    tried(tmp_path, PLAIN)
-    toy_attempt(tmp_path, PLAIN)
-    described = durable.read_json(toy_directory(tmp_path, PLAIN).result_file)["training"]
-    assert durable.read_json(directory(tmp_path, PLAIN).result_file) == {
-        "ended": "finished",
-        "step": 12,
-        "metric": described["validations"][-1]["validation_loss"],
-        "ratio_to_trivial": described["validations"][-1]["validation_loss"] / 2.0,
-        "gradient_norm_max": max(epoch["gradient_norm_max"] for epoch in described["gradients"]),
-        "validations": [[one["step"], one["validation_loss"]] for one in described["validations"]],
-        "tensor": None,
-        "module": None,
-        "examples": [],
-        "of_examples": 0,
-        "together": False,
-    }
+def validations(root: Path, config: ToyConfig) -> list[float]:
+    rows = metric_rows(directory(root, config).metrics_file)
+    return [row["validation_loss"] for row in rows if "validation_loss" in row]
 
 
-def test_a_trial_that_fails_names_step_tensor_and_examples_and_what_was_measured_before(tmp_path):
+@pytest.mark.parametrize("ended", ["finished", "dips and comes apart", "averaged", "not_learning"])
+def test_the_weights_that_a_trial_leaves_are_those_of_its_last_validation(tmp_path: Path, ended: str):
+    """Where a trial dips and falls apart later, its best weights would hide it."""
+    apart = PLAIN.budget.model_copy(update={"learning_rate": 0.3, "decay": "constant", "validations_per_epoch": 2})
+    averaged = PLAIN.budget.model_copy(update={"ema_decay": 0.7})
+    budget = {"dips and comes apart": apart, "averaged": averaged}.get(ended, PLAIN.budget)
+    config = HOPELESS if ended == "not_learning" else PLAIN.model_copy(update={"budget": budget})
+    assert tried(tmp_path, config).end_state == "finished"
+    found, curve = durable.read_json(directory(tmp_path, config).result_file), validations(tmp_path, config)
+    assert found["failure"] is None and found["validated_again"]["validation_loss"] == curve[-1]
+    assert ended != "dips and comes apart" or min(curve) < curve[-1]
+
+
+def test_a_trial_that_fails_names_step_tensor_and_examples(tmp_path):
     config = poisoned(tmp_path)
     tried(tmp_path, config)
-    found = durable.read_json(directory(tmp_path, config).result_file)
-    assert (found["step"], found["tensor"]) == (5, "the loss")
-    assert (found["examples"], found["of_examples"]) == ([config.poisoned_loss], 8) and not found["together"]
-    assert found["metric"] > 0 and found["ratio_to_trivial"] == found["metric"] / 2.0
-
-
-def test_a_trial_that_does_not_learn_says_by_how_much(tmp_path):
-    tried(tmp_path, HOPELESS)
-    found = durable.read_json(directory(tmp_path, HOPELESS).result_file)
-    assert (found["step"], found["tensor"], found["examples"]) == (8, None, [])
-    assert found["ratio_to_trivial"] == found["metric"] / 0.01 > 0.9
-
-
-def test_a_trial_that_dips_and_comes_apart_is_judged_by_where_it_ends():
-    problem, position = toy_problem(PLAIN), Position(validations=[[1, 0.5], [2, 1.9]], best_step=1, best_value=0.5)
-    found = _ended("finished", 2, problem, position)
-    assert (found.metric, found.ratio_to_trivial) == (1.9, 1.9 / 2.0)
+    failure = durable.read_json(directory(tmp_path, config).result_file)["failure"]
+    assert (failure["step"], failure["tensor"]) == (5, "the loss") and len(validations(tmp_path, config)) == 1
+    assert (failure["examples"], failure["of_examples"]) == ([config.poisoned_loss], 8) and not failure["together"]
 
 
 def test_a_trial_may_fail_before_anything_was_measured(tmp_path):
@@ -106,9 +92,9 @@ def test_a_trial_may_fail_before_anything_was_measured(tmp_path):
     toy_attempt(tmp_path / "order", PLAIN, max_steps_per_run=1)
     config = PLAIN.model_copy(update={"poisoned_gradient": SEEN[0][0]})
     tried(tmp_path, config)
-    found = durable.read_json(directory(tmp_path, config).result_file)
-    assert (found["step"], found["metric"], found["ratio_to_trivial"]) == (1, None, None)
-    assert found["tensor"] == "the gradient of outer.weight"
+    failure = durable.read_json(directory(tmp_path, config).result_file)["failure"]
+    assert (failure["step"], failure["tensor"]) == (1, "the gradient of outer.weight")
+    assert not validations(tmp_path, config)
 
 
 def test_what_is_no_finding_about_the_training_ends_the_stage(tmp_path):
