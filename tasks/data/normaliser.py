@@ -7,7 +7,7 @@ in raw.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -71,7 +71,8 @@ class Normaliser(Result):
         added = [step.logarithm_of_plus for step in self.steps]
         if any(value is not None for value in added):
             logarithms = (values + values.new_tensor([value or 0.0 for value in added])).log10()
-            values = torch.where(_mask(added, values), logarithms, values)
+            taken = torch.tensor([value is not None for value in added], device=values.device)
+            values = torch.where(taken, logarithms, values)
         offsets, scales = zip(*((step.offset, step.scale) for step in self.steps), strict=True)
         return (values - values.new_tensor(offsets)) / values.new_tensor(scales)
 
@@ -80,7 +81,3 @@ def _measured(column: Column) -> Step:
     if column.mean is None or not column.deviation:
         raise BadInput(f"the column {column.name} has no spread to normalise by: leave it out of the inputs")
     return Step(name=column.name, offset=column.mean, scale=column.deviation)
-
-
-def _mask(added: Collection[float | None], values: torch.Tensor) -> torch.Tensor:
-    return torch.tensor([value is not None for value in added], device=values.device)

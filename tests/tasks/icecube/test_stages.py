@@ -234,6 +234,15 @@ def test_a_failed_trial_can_be_replayed():
     assert lines[1].startswith("reproduced: ") and any("encoder.layers.0" in line for line in lines)
 
 
+def test_a_trial_that_fails_in_a_validation_keeps_the_weights_which_the_audit_asks(tmp_path: Path):
+    one_step_an_epoch = ("trial_budget.effective_batch_examples=200", "trial_budget.not_learning=null")
+    labels = run(tmp_path / "runs", smoke("trials=[{name: explodes, learning_rate: 1.0e+30}]", *one_step_an_epoch))
+    trial, report = labels["icecube-trial (explodes, seed 1)"], labels["icecube-report"]
+    assert report.finished and not (trial.run.path / FOLDER).exists() and (trial.run.path / "model").exists()
+    failure = durable.read_json(trial.run.result_file)["failure"]
+    assert (failure["examples"], failure["tensor"]) == ([], "the angle degrees")
+
+
 def test_the_model_is_kept_with_its_normaliser_and_its_numbers_follow_from_the_records():
     study = finished()
     path = study.path("icecube-train")
