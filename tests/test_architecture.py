@@ -20,13 +20,7 @@ ALLOWED = {
 }
 BESIDE = ("tools", "benchmarks", "tests")
 """What is no part of the product: it imports the rooms, and no room imports it."""
-SPINE = [
-    "tasks/training",
-    "tasks/data",
-    "tasks/findings",
-    "tasks/stage",
-    "deployments",
-]
+SPINE = ["tasks/training", "tasks/data", "tasks/findings", "tasks/stage", "deployments"]
 STUDY_ROOMS = (
     "tasks.language",
     "tasks.monotonic",

@@ -197,12 +197,7 @@ ASCII = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 
 @pytest.mark.parametrize(
     ("beginning", "encoding", "more"),
-    [
-        ("", "utf-8-sig", {}),
-        ("# -*- coding: latin-1 -*-", "latin-1", {}),
-        ("", "utf-8", ASCII),
-        ("", "latin-1", None),
-    ],
+    [("", "utf-8-sig", {}), ("# -*- coding: latin-1 -*-", "latin-1", {}), ("", "utf-8", ASCII), ("", "latin-1", None)],
     ids=["a byte-order mark", "a coding cookie", "an ASCII locale", "neither"],
 )
 def test_a_study_file_is_read_as_python_reads_it_and_what_it_says_ends_nothing(

@@ -38,7 +38,7 @@ def test_list_has_every_result_and_what_is_not_finished(tmp_path, capsys):
     assert result["headline"] in words and result["cells"] == [] and studies[0]["superseded"] == []
     names = {"run", "ended_at", "headline", "shown", "cells", "configured"}
     assert result.keys() == names and studies[0].keys() == {
-        *("name", "begun", "finished", "results", "work", "unlearned", "superseded"),
+        *("name", "begun", "finished", "results", "work", "unlearned", "superseded")
     }
     assert asked(capsys, "list", tmp_path / "none", "--json") == (2, "")
 

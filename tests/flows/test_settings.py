@@ -507,18 +507,12 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change, val
         ({"learning_rates": "[0.0]"}, r"learning_rates\.0: must be greater than 0 \(it is 0\.0"),
         ({"primary.attack": "pgd"}, r"primary\.attack: must be 'uat' or 'hotflip' \(it is 'pgd'\)"),
         ({"primary.measure": "success"}, r"primary\.measure: must be 'increase' or 'increase_at_equal_loss'"),
-        (
-            {"primary.margin_nats_per_token": 0},
-            r"primary\.margin_nats_per_token: must be greater than 0 \(it is 0",
-        ),
+        ({"primary.margin_nats_per_token": 0}, r"primary\.margin_nats_per_token: must be greater than 0 \(it is 0"),
         (
             {"primary.measure": "increase_at_equal_loss"},
             r"primary\.measure increase_at_equal_loss needs the baseline on its way: give snapshots, such as \[0\.5\]",
         ),
-        (
-            {"hotflip.writable_tokens": 1},
-            "hotflip.flips 2 is more than hotflip.writable_tokens 1: lower it",
-        ),
+        ({"hotflip.writable_tokens": 1}, "hotflip.flips 2 is more than hotflip.writable_tokens 1: lower it"),
     ],
     ids=lambda value: " ".join(f"{key}={one}" for key, one in value.items()) if isinstance(value, dict) else "",
 )

@@ -304,17 +304,7 @@ def saves(folder: str, moment: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "moment",
-    [
-        "not begun",
-        "begun",
-        "tensors written",
-        "written",
-        "synced",
-        "old renamed away",
-        "renamed",
-        "durable",
-    ],
+    "moment", ["not begun", "begun", "tensors written", "written", "synced", "old renamed away", "renamed", "durable"]
 )
 def test_one_that_freezes_at_any_moment_of_a_save_and_comes_back_leaves_the_contenders_checkpoints_alone(
     forks, tmp_path, monkeypatch, moment

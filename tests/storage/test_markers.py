@@ -116,9 +116,27 @@ def test_an_unedited_run_is_not_hashed_by_a_quick_look(run, monkeypatch):
 # ------------------------------------------------------------------------------------------- forged markers
 
 
-def test_an_empty_marker_is_refused(run):
-    run.marker_file.write_bytes(b"")
-    assert_refused(run, "the marker cannot be read")
+FORGED = {
+    "empty": (lambda run: run.marker_file.write_bytes(b""), "the marker cannot be read"),
+    "torn": (
+        lambda run: os.truncate(run.marker_file, run.marker_file.stat().st_size // 2),
+        "the marker cannot be read",
+    ),
+    "of another stage": (
+        lambda run: shutil.copy(runs.finished(run.root, stage="base").marker_file, run.marker_file),
+        "the marker was copied from stage 'base'",
+    ),
+    "from before a later attempt": (
+        lambda run: locks.acquire(run.path / "locks").release(),
+        "the marker was written by attempt 1, but attempt 2 took the run over",
+    ),
+}
+
+
+@pytest.mark.parametrize(("forge", "reason"), FORGED.values(), ids=FORGED)
+def test_a_forged_marker_is_refused(run, forge, reason):
+    forge(run)
+    assert_refused(run, reason)
 
 
 def test_a_touched_marker_of_an_unfinished_run_is_refused(tmp_path):
@@ -134,22 +152,10 @@ def test_json_that_is_no_marker_is_refused(run, content):
     assert_refused(run, "the marker lists no outputs")
 
 
-def test_a_torn_marker_is_refused(run):
-    data = run.marker_file.read_bytes()
-    run.marker_file.write_bytes(data[: len(data) // 2])
-    assert_refused(run, "the marker cannot be read")
-
-
 def test_a_marker_that_is_a_folder_is_refused(run):
     run.marker_file.unlink()
     run.marker_file.mkdir()
     assert_refused(run, "the marker cannot be read")
-
-
-def test_a_marker_copied_from_another_stage_is_refused(run):
-    other = runs.finished(run.root, stage="base")
-    shutil.copy(other.marker_file, run.marker_file)
-    assert_refused(run, "the marker was copied from stage 'base'")
 
 
 def test_a_marker_copied_from_another_seed_is_refused(run):
@@ -171,11 +177,6 @@ def test_a_marker_copied_to_a_run_that_did_not_finish_is_refused(run, tmp_path):
     locks.acquire(unfinished.path / "locks").release()
     shutil.copy(run.marker_file, unfinished.marker_file)
     assert_refused(unfinished, "model/weights.safetensors is missing")
-
-
-def test_a_marker_from_before_a_later_attempt_is_refused(run):
-    locks.acquire(run.path / "locks").release()
-    assert_refused(run, "the marker was written by attempt 1, but attempt 2 took the run over")
 
 
 def test_a_marker_put_back_from_a_backup_after_the_stage_ran_again_is_refused(run):

@@ -18,12 +18,7 @@ def root(tmp_path: Path) -> Path:
     """An older study of two results, a newer one of one, and one that failed."""
     root = tmp_path / "runs"
     for number, study in enumerate(
-        [
-            Study(name="older"),
-            Study(name="older", words=20),
-            Study(name="newer"),
-            Study(name="failed", fails=True),
-        ]
+        [Study(name="older"), Study(name="older", words=20), Study(name="newer"), Study(name="failed", fails=True)]
     ):
         last = finished(root, study)[-1]
         for file in last.run.attempts.glob("*.json"):

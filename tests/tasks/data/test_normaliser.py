@@ -13,10 +13,7 @@ from tasks.data.statistics import column_statistics
 
 NAMES = ["time", "charge"]
 FIXED = Normaliser(
-    steps=[
-        Step(name="time", offset=1e4, scale=3e4),
-        Step(name="charge", offset=0.0, scale=3.0, logarithm_of_plus=1e-8),
-    ]
+    steps=[Step(name="time", offset=1e4, scale=3e4), Step(name="charge", offset=0.0, scale=3.0, logarithm_of_plus=1e-8)]
 )
 
 

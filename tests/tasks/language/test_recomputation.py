@@ -43,8 +43,7 @@ PARAMETERS, LAYERS, WIDTH, VOCABULARY, TOKENS = 1_414_647_808, 24, 2048, 50_304,
 
 
 @pytest.mark.parametrize(
-    ("layers", "accumulates", "measured"),
-    [(False, False, 60.4e9), (False, True, 66.05e9), (True, False, 30.6e9)],
+    ("layers", "accumulates", "measured"), [(False, False, 60.4e9), (False, True, 66.05e9), (True, False, 30.6e9)]
 )
 def test_the_memory_is_what_an_h100_took_within_15_percent(layers, accumulates, measured):
     """bf16, 8 x 2,048 tokens, of which what a layer keeps is scaled up from small ones; by hand beside the logits."""

@@ -23,23 +23,7 @@ from tasks.stage import preflight as preflight_module
 from tasks.stage.execution import Execution
 from tasks.stage.preflight import preflight
 
-SYLLABLES = [
-    "ba",
-    "cor",
-    "di",
-    "fen",
-    "gul",
-    "ha",
-    "jin",
-    "kel",
-    "lo",
-    "mar",
-    "nes",
-    "por",
-    "qua",
-    "rit",
-    "sol",
-]
+SYLLABLES = ["ba", "cor", "di", "fen", "gul", "ha", "jin", "kel", "lo", "mar", "nes", "por", "qua", "rit", "sol"]
 
 
 def fake_run(directory: Path, stop_at_check: int | None = None) -> SimpleNamespace:
@@ -99,11 +83,7 @@ def test_what_setup_publishes(tmp_path, config):
     text = run.directory / "text"
     evaluation = {f"{name}.parquet" for name in EVALUATION_SPLITS}
     packed = {"train.bin", "train.json", "validation.bin", "validation.json"}
-    assert {p.name for p in text.iterdir()} == evaluation | packed | {
-        "unigram.npy",
-        "proof.json",
-        "tokenizer",
-    }
+    assert {p.name for p in text.iterdir()} == evaluation | packed | {"unigram.npy", "proof.json", "tokenizer"}
 
     for name in EVALUATION_SPLITS:
         table = pq.read_table(text / f"{name}.parquet")

@@ -291,8 +291,7 @@ def test_the_hub_is_asked_once_for_the_same_text(tmp_path, streamed):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"dataset": "some/other"}, {"revision": "1" * 40}, {"split": "test"}, {"max_documents": 3}],
+    "change", [{"dataset": "some/other"}, {"revision": "1" * 40}, {"split": "test"}, {"max_documents": 3}]
 )
 def test_other_hub_text_is_other_text(tmp_path, streamed, change):
     read(HUB, tmp_path)

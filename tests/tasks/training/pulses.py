@@ -78,11 +78,7 @@ def train_pulses(run: StageRun, config: PulsesConfig) -> dict[str, Any]:
     network = PulseNetwork()
     pulses, directions = events(TRAINED + VALIDATED, config.normalised)
     budget = Budget(
-        steps=48,
-        learning_rate=1e-2,
-        decay="constant",
-        validations_per_epoch=1,
-        not_learning=config.not_learning,
+        steps=48, learning_rate=1e-2, decay="constant", validations_per_epoch=1, not_learning=config.not_learning
     )
 
     def batch(indices: np.ndarray, _epoch: int) -> tuple[torch.Tensor, torch.Tensor]:

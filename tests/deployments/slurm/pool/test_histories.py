@@ -112,12 +112,7 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
         "seen.absent_for < 0",
         7,
     ),
-    "an end does not hold which state it was decided over": (
-        reconcile._ended,
-        "run.state_id,",
-        '"",',
-        219,
-    ),
+    "an end does not hold which state it was decided over": (reconcile._ended, "run.state_id,", '"",', 219),
     "what stands in the journal is not set again": (
         reconcile._without_job,
         "if last and end and run.type in OPEN and",
@@ -142,12 +137,7 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
         "if False:",
         14,
     ),
-    "what the attempt wrote is not read": (
-        reconcile._finish,
-        "record = seen.attempt or {}",
-        "record = {}",
-        104,
-    ),
+    "what the attempt wrote is not read": (reconcile._finish, "record = seen.attempt or {}", "record = {}", 104),
     "a finished stage's job that leaves no record is no success": (
         reconcile._finish,
         'or (job.state == "COMPLETED" and not end_state and seen.marker)',

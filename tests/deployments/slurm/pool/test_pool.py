@@ -933,8 +933,7 @@ def test_an_array_whose_answer_was_lost_is_found_task_by_task(world):
 
 
 @pytest.mark.parametrize(
-    ("refusal", "state"),
-    [("QOSMaxSubmitJobPerUserLimit", "AwaitingRetry"), ("Invalid qos specification", "Failed")],
+    ("refusal", "state"), [("QOSMaxSubmitJobPerUserLimit", "AwaitingRetry"), ("Invalid qos specification", "Failed")]
 )
 def test_an_array_that_is_refused_is_refused_to_each_of_its_runs(world, refusal, state):
     world.slurm.refuses = lambda job: refusal

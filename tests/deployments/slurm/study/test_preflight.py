@@ -27,11 +27,7 @@ from tests.deployments.slurm.job.test_preflight import one as one_node
 from tests.slurm import toy
 from tests.slurm.harness import toy_study
 
-WRONG = {
-    "toy-training": {"partition": "nope"},
-    "toy-report": {"cpus": 99},
-    "all": {"memory_gb": 1},
-}
+WRONG = {"toy-training": {"partition": "nope"}, "toy-report": {"cpus": 99}, "all": {"memory_gb": 1}}
 NOT_SET = {"pass_environment": ["SURELY_NOT_SET"]}
 
 

@@ -19,8 +19,7 @@ from tests.tasks.tiny import SEEN, ToyConfig, toy_attempt, toy_problem
 STAGE = Stage("trial", ToyConfig, "tests.tasks.training.trials.test_trial:work")
 PLAIN = ToyConfig(trivial=2.0)
 HOPELESS = ToyConfig(
-    trivial=0.01,
-    budget=PLAIN.budget.model_copy(update={"not_learning": LearningGate(max_ratio=0.9, by_step=8)}),
+    trivial=0.01, budget=PLAIN.budget.model_copy(update={"not_learning": LearningGate(max_ratio=0.9, by_step=8)})
 )
 
 
