@@ -363,7 +363,7 @@ def _line_of(error: BaseException, file: Path) -> str:
 
 def _require_parameters(handle: Handle) -> None:
     """BadInput when the stage's function does not take what the page gives it."""
-    if callable(handle.stage):  # a function whose parameters its call has seen
+    if hasattr(handle.stage, "written"):  # a function whose parameters its call has seen
         return
     file, function = _function_of(handle.stage, Path())
     taken = function.args
