@@ -8,8 +8,7 @@
         throw()
 
 It is a thin layer: a stage becomes a `Stage` with a configuration, a study a page, as if they were written by hand.
-Ratchet's own studies write the first by hand, `THROW = Stage("dice-throw", ThrowConfig, "dice_work:throw")`, and give
-all keys in a class, `def dice(study: Study)`; what is called, and how, is the same.
+By hand, `THROW = Stage("dice-throw", ThrowConfig, "dice_work:throw")` and `def dice(study: Study)` are called alike.
 """
 
 from __future__ import annotations

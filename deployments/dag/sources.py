@@ -182,11 +182,9 @@ def _guards(node: ast.AST) -> bool:
     if isinstance(node, ast.If):
         return any(getattr(part, "id", getattr(part, "attr", "")) == "TYPE_CHECKING" for part in ast.walk(node.test))
     if isinstance(node, ast.Try):
-        caught = {
-            part.id for one in node.handlers if one.type for part in ast.walk(one.type) if isinstance(part, ast.Name)
-        }
-        bare = any(one.type is None for one in node.handlers)
-        return bare or bool(caught & {"ImportError", "ModuleNotFoundError", "Exception"})
+        kinds = [one.type for one in node.handlers]
+        caught = {part.id for kind in kinds if kind for part in ast.walk(kind) if isinstance(part, ast.Name)}
+        return None in kinds or bool(caught & {"ImportError", "ModuleNotFoundError", "Exception"})
     return False
 
 

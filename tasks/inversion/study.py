@@ -21,8 +21,6 @@ ARMS = [
     Arm(name="adversarial-as-published", strategy="adversarial", descent="as-published"),
 ]
 """The recorded study's three, and its descent as its code has it."""
-EACH_10_STEPS = 0.995
-"""Decay of the recorded average of the weights, which takes them in every ten steps."""
 RECORDED = Budget(
     steps=100_000,
     effective_batch_examples=2048,
@@ -31,7 +29,7 @@ RECORDED = Budget(
     decay="constant",
     beta_2=0.99,
     weight_decay=0.0,
-    ema_decay=round(EACH_10_STEPS ** (1 / 10), 6),
+    ema_decay=round(0.995 ** (1 / 10), 6),  # the recorded average takes the weights in every ten steps
     validations_per_epoch=20,
 )
 
