@@ -26,21 +26,21 @@ from tasks.robustness import stages
 from tasks.robustness.study import Study
 from tasks.stage.run import Stage
 
-SETUP = Stage("setup", SetupConfig, "tasks.language.setup:setup", version=1, needs="gpu")
-BASE_MODEL = Stage("base", BaseConfig, "tasks.language.base:base", version=3)
-CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.monotonic.arms:constrain", version=2, needs="gpu")
-TRAIN_BASELINE = Stage("train-baseline", TrainConfig, "tasks.monotonic.arms:train_arm", version=3)
-TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.monotonic.arms:train_arm", version=3)
-TRAIN_PLACEBO = Stage("train-placebo", TrainConfig, "tasks.monotonic.arms:train_arm", version=1)
-CHOOSE = Stage("choose", ChooseConfig, "tasks.monotonic.arms:choose", version=1, needs="cpu")
-EVALUATE = Stage("evaluate", stages.EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=2, needs="gpu")
-ORDER = Stage("order", OrderConfig, "tasks.monotonic.order:order", version=2, needs="gpu")
-UAT = Stage("uat", UatConfig, "tasks.attacks.uat:uat", version=5, needs="gpu")
-HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=4, needs="gpu")
-TRANSFER = Stage("transfer", TransferConfig, "tasks.attacks.transfer:transfer", version=2, needs="gpu")
-SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=12, needs="cpu")
-AUDIT = Stage("audit", stages.AuditConfig, "tasks.robustness.audit:audit", version=3, needs="gpu")
-AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=17, needs="cpu")
+SETUP = Stage("setup", SetupConfig, "tasks.language.setup:setup", version=2, needs="gpu")
+BASE_MODEL = Stage("base", BaseConfig, "tasks.language.base:base", version=4)
+CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.monotonic.arms:constrain", version=3, needs="gpu")
+TRAIN_BASELINE = Stage("train-baseline", TrainConfig, "tasks.monotonic.arms:train_arm", version=4)
+TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.monotonic.arms:train_arm", version=4)
+TRAIN_PLACEBO = Stage("train-placebo", TrainConfig, "tasks.monotonic.arms:train_arm", version=2)
+CHOOSE = Stage("choose", ChooseConfig, "tasks.monotonic.arms:choose", version=2, needs="cpu")
+EVALUATE = Stage("evaluate", stages.EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=3, needs="gpu")
+ORDER = Stage("order", OrderConfig, "tasks.monotonic.order:order", version=3, needs="gpu")
+UAT = Stage("uat", UatConfig, "tasks.attacks.uat:uat", version=6, needs="gpu")
+HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=5, needs="gpu")
+TRANSFER = Stage("transfer", TransferConfig, "tasks.attacks.transfer:transfer", version=3, needs="gpu")
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=13, needs="cpu")
+AUDIT = Stage("audit", stages.AuditConfig, "tasks.robustness.audit:audit", version=4, needs="gpu")
+AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=18, needs="cpu")
 
 TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 
@@ -78,9 +78,9 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     transfer = stage(TRANSFER, attacks.for_transfer(study), text=text, **victims, **searched)
 
     began = {f"start-{name}": start for name, start in starts.items()}
-    read = {"text": text, **began, **models, "evaluation": evaluation, **searched, "transfer": transfer}
-    audit = stage(AUDIT, stages.for_audit(study), **read)
-    return stage(AGGREGATE, stages.for_aggregate(study), **read, order=order, audit=audit)
+    read = {"text": text, **began, **models, "evaluation": evaluation, "order": order, **searched, "transfer": transfer}
+    audit = stage(AUDIT, stages.AuditConfig.of(study), **read)
+    return stage(AGGREGATE, stages.AggregateConfig.of(study), **read, audit=audit)
 
 
 SHOWN = {

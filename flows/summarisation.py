@@ -23,20 +23,20 @@ from tasks.stage.run import Stage
 from tasks.summarisation import stages
 from tasks.summarisation.study import Study
 
-PAIRS = Stage("summarisation-pairs", PairsConfig, "tasks.language.setup:setup", needs="cpu", version=2)
-BASE_MODEL = Stage("summarisation-base", PairBaseConfig, "tasks.language.base:base")
-CONSTRAIN = Stage("summarisation-constrain", ConstrainConfig, "tasks.monotonic.arms:constrain")
-TRAIN = Stage("summarisation-train", TrainConfig, "tasks.monotonic.arms:train_arm", version=2)
-EVALUATE = Stage("summarisation-evaluate", stages.EvaluateConfig, "tasks.summarisation.evaluate:evaluate", version=2)
-ORDER = Stage("summarisation-order", OrderConfig, "tasks.monotonic.order:order")
-UAT = Stage("summarisation-uat", attacks.UatConfig, "tasks.attacks.uat:uat", version=3)
-HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=3)
-TRANSFER = Stage("summarisation-transfer", attacks.TransferConfig, "tasks.attacks.transfer:transfer")
-REWRITE = Stage("summarisation-rewrite", stages.RewriteConfig, "tasks.summarisation.rewrite:rewrite", version=3)
-AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit", version=4)
-REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=4)
+PAIRS = Stage("summarisation-pairs", PairsConfig, "tasks.language.setup:setup", needs="cpu", version=3)
+BASE_MODEL = Stage("summarisation-base", PairBaseConfig, "tasks.language.base:base", version=2)
+CONSTRAIN = Stage("summarisation-constrain", ConstrainConfig, "tasks.monotonic.arms:constrain", version=2)
+TRAIN = Stage("summarisation-train", TrainConfig, "tasks.monotonic.arms:train_arm", version=3)
+EVALUATE = Stage("summarisation-evaluate", stages.EvaluateConfig, "tasks.summarisation.evaluate:evaluate", version=3)
+ORDER = Stage("summarisation-order", OrderConfig, "tasks.monotonic.order:order", version=2)
+UAT = Stage("summarisation-uat", attacks.UatConfig, "tasks.attacks.uat:uat", version=4)
+HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=4)
+TRANSFER = Stage("summarisation-transfer", attacks.TransferConfig, "tasks.attacks.transfer:transfer", version=2)
+REWRITE = Stage("summarisation-rewrite", stages.RewriteConfig, "tasks.summarisation.rewrite:rewrite", version=4)
+AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit", version=5)
+REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=5)
 
-SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.summarisation.report:sweep_seeds", version=10, needs="cpu")
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.summarisation.report:sweep_seeds", version=11, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:
@@ -65,10 +65,11 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     victims = {f"model-{name}": models[trained] for name, (trained, _) in attacked.items()}
     transfer = stage(TRANSFER, attacks.for_transfer(study), text=text, **victims, **searched)
 
-    rewritten = stage(REWRITE, stages.of_attacked(study, stages.RewriteConfig), text=text, **models, **searched)
-    seen = {"text": text, "evaluation": evaluation, "rewritten": rewritten, **models, **searched}
-    audit = stage(AUDIT, stages.of_attacked(study, stages.AuditConfig), **seen)
-    return stage(REPORT, stages.ReportConfig.of(study), **seen, order=order, transfer=transfer, audit=audit)
+    rewritten = stage(REWRITE, stages.for_rewrite(study), text=text, **models, **searched)
+    seen = {"text": text, "evaluation": evaluation, "rewritten": rewritten, "order": order, "transfer": transfer}
+    seen |= {**models, **searched, **{f"start-{name}": start for name, start in starts.items()}}
+    audit = stage(AUDIT, stages.AuditConfig.of(study), **seen)
+    return stage(REPORT, stages.ReportConfig.of(study), **seen, audit=audit)
 
 
 METRICS_OF_A_SWEEP = [

@@ -151,7 +151,7 @@ def read_records(file: Path, columns: Sequence[str] | None = None) -> Iterator[d
 
 
 def read_each(
-    file: Path, key_columns: Sequence[str], required: Iterable[tuple[Any, ...]], optional: Collection[str] = ()
+    file: Path, key_columns: Sequence[str], required: Iterable[Any], optional: Collection[str] = ()
 ) -> dict[Any, dict[str, Any]]:
     """The rows of a Parquet file by their keys. CheckFailed unless it holds each required one once, and no other; what
     is `optional` may be without a value."""

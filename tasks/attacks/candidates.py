@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
-from tasks.attacks.configuration import BACKWARD_FORWARDS, Search
+from tasks.attacks.configuration import Search
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,6 @@ def by_gradient(
     """The candidates of one iteration; `present` are the tokens at `positions`."""
     effects_PV = estimated_effects(gradient_PD, present, embeddings_VD, usable_V)
     return best_of_each_position(effects_PV, positions, skip, search.candidates)
-
-
-def blind_candidates(search: Search) -> int:
-    """Candidates of an iteration without a gradient: the gradient's forwards are spent on them too."""
-    return search.candidates + 1 + BACKWARD_FORWARDS
 
 
 def rank_correlation(estimates: Sequence[float], effects: Sequence[float]) -> float | None:

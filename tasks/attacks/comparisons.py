@@ -10,7 +10,9 @@ from storage.records import Rows
 from tasks.attacks.configuration import FlipAttack, Primary
 from tasks.attacks.effects import attack_effect, paired_effects
 from tasks.attacks.matched import matched_difference
-from tasks.attacks.results import Findings, FlipsMade, HotFlipResult, PrimaryAnswer, Tested, UatResult
+from tasks.attacks.reading import Searched
+from tasks.attacks.results import Findings, FlipsMade, PrimaryAnswer, Tested
+from tasks.attacks.stages import JUDGED
 from tasks.attacks.strongest import Tried
 from tasks.findings.configuration import Evaluation
 from tasks.findings.statistics.comparison import holm
@@ -45,9 +47,7 @@ def line_of_training(models: Mapping[str, Any]) -> list[str]:
     return [*before, BASE, *after, BASELINE]
 
 
-def attack_findings(
-    found: Mapping[str, UatResult | HotFlipResult], tried: Tried, pairs: Pairs, how: Evaluation
-) -> Findings:
+def attack_findings(found: Mapping[str, Searched], tried: Tried, pairs: Pairs, how: Evaluation) -> Findings:
     """Effect of an attack on each model, the differences between models, and its cost."""
     first, settings = next(iter(found.values())), (how.bootstrap_resamples, how.confidence_level)
     threshold = first.attack.success_relative_increase if isinstance(first.attack, FlipAttack) else None
@@ -58,14 +58,16 @@ def attack_findings(
     def of_each(value: Callable[[Any], Any]) -> dict[str, Any]:
         return {model: value(result) for model, result in found.items()}
 
-    if isinstance(first, UatResult):
-        own = {"triggers": of_each(lambda of: of.gradient), "blind_triggers": of_each(lambda of: of.blind)}
+    own: dict[str, Any]
+    if first.triggers:
+        by_search = (("triggers", "gradient"), ("blind_triggers", "blind"))
+        own = {kind: {model: of.triggers[search] for model, of in found.items()} for kind, search in by_search}
     else:
-        flips = {model: _flips_made(tried.own[model]) for model in found}
-        own = {"flips": flips, "round_trips_documents": of_each(lambda of: of.round_trips)}
+        again = {model: sum(row["round_trips"] for row in rows) for model, rows in tried.own.items()}
+        own = {"flips": {model: _flips_made(tried.own[model]) for model in found}, "round_trips_documents": again}
     return Findings(
-        split=first.split,
-        documents=first.documents,
+        split=JUDGED,
+        documents=len(next(iter(tried.own.values()))),
         attack=first.attack,
         attacked_by={model: _attacked_by(records[model]) for model in found},
         effects={model: attack_effect(rows, model, *settings, threshold) for model in found},
@@ -75,7 +77,6 @@ def attack_findings(
         rank_correlation=of_each(lambda of: of.rank_correlation),
         costs=of_each(lambda of: of.cost),
         curves=of_each(lambda of: of.curve),
-        records_digests=of_each(lambda of: of.records_digest),
         **own,
     )
 

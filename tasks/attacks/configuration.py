@@ -42,6 +42,11 @@ class Search(Configuration):
         "judged in fp32.",
     )
 
+    @property
+    def forwards_of_a_step(self) -> int:
+        """Forwards that a step spends on a text beside reading it as it is; blind search tries as many candidates."""
+        return self.candidates + 1 + BACKWARD_FORWARDS
+
 
 class TriggerAttack(Search):
     """uat: one sequence of tokens in front of every text, which shall make the model predict all of them badly."""
@@ -56,6 +61,21 @@ class TriggerAttack(Search):
     batch_documents: int = scientific(16, ge=1, description="Search documents on which one iteration compares them.")
     text_tokens: int = scientific(96, ge=2, description="Tokens of a document that are attacked, from its beginning.")
     control_triggers: int = scientific(10, ge=1, description="Random triggers of the same length, as the control.")
+
+    def forwards_after(self, step: int, documents: int) -> int:
+        """Forwards of a search on so many documents after a step, a backward counted as some of them.
+
+        All are read without a trigger, and behind that of every restart that ended; in a step some are read behind the
+        present trigger, behind every candidate, and for the gradient.
+        """
+        read = min(self.batch_documents, documents)
+        return documents * (1 + (step - 1) // self.iterations) + step * read * (self.forwards_of_a_step + 1)
+
+    def cost(self, documents: int) -> tuple[int, int]:
+        """Forwards and backwards of all restarts."""
+        steps = self.restarts * self.iterations
+        backwards = steps * min(self.batch_documents, documents)
+        return self.forwards_after(steps, documents) + documents - BACKWARD_FORWARDS * backwards, backwards
 
 
 class FlipAttack(Search):
@@ -89,6 +109,15 @@ class FlipAttack(Search):
     @property
     def rounds_on_a_text(self) -> int:
         return self.rounds or 2 * self.flips
+
+    def forwards_after(self, rounds: int) -> int:
+        """Forwards of a search in a text after so many rounds; the first tells it the clean loss."""
+        return 1 + rounds * self.forwards_of_a_step
+
+    def cost(self, documents: int) -> tuple[int, int]:
+        """Forwards and backwards on so many documents."""
+        backwards = documents * self.rounds_on_a_text
+        return documents * self.forwards_after(self.rounds_on_a_text) - BACKWARD_FORWARDS * backwards, backwards
 
 
 class Primary(Configuration):

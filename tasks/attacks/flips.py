@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.attacks.candidates import Candidates, blind, blind_candidates, by_gradient, rank_correlation
+from tasks.attacks.candidates import Candidates, blind, by_gradient, rank_correlation
 from tasks.attacks.configuration import BUDGET_SHARES, FlipAttack, steps_after
 from tasks.attacks.scoring import Count, Victim, replaced, rewritten, targets
 
@@ -96,7 +96,7 @@ class FlipSearch:
         present = [found.tokens[position] for position in positions]
         if gradient_LD is None:
             chance = np.random.default_rng([self.seed, DRAWS, len(found.loss_sums) - 1, *_seed_of(self.text)])
-            return blind(present, positions, self.usable_V, blind_candidates(self.attack), chance)
+            return blind(present, positions, self.usable_V, self.attack.forwards_of_a_step, chance)
         embeddings_VD = self.victim.embeddings_VD
         return by_gradient(
             gradient_LD[positions], present, positions, embeddings_VD, self.usable_V, self.attack, found.skip
@@ -179,11 +179,6 @@ def writable_positions(text: Sequence[int], attack: FlipAttack, seed: int) -> li
 def flips_of(text: Sequence[int], attack: FlipAttack) -> int:
     """Tokens of `text` that an attack may replace: at most half of a short one."""
     return min(attack.flips, len(text) // 2)
-
-
-def forwards_after(attack: FlipAttack, rounds: int) -> int:
-    """Forwards that a search spent on a text after so many rounds; the first tells it the clean loss."""
-    return 1 + rounds * blind_candidates(attack)
 
 
 def scored_tokens(text: Sequence[int], writable: Sequence[int]) -> torch.Tensor:

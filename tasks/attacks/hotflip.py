@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
-import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from storage.records import read_records
 from tasks.attacks.compiled import compile_search
 from tasks.attacks.effects import succeeded
-from tasks.attacks.flips import FlipSearch, advance, forwards_after, random_flips
+from tasks.attacks.flips import FlipSearch, advance, random_flips
 from tasks.attacks.ledger import Ledger
-from tasks.attacks.results import HotFlipResult, SearchPoint
 from tasks.attacks.scoring import Text, Victim, targets
 from tasks.attacks.stages import JUDGED, KEY_COLUMNS, HotFlipConfig
-from tasks.attacks.texts import attacked_texts, round_trips, tokenizer_of, usable_tokens, victim
+from tasks.attacks.texts import attacked_texts, tokenizer_of, usable_tokens, victim
+from tasks.language.tokenizer import round_trips
 from tasks.stage.run import StageInput, StageRun
 
 
-def hotflip(run: StageRun, config: HotFlipConfig, text: StageInput, model: StageInput) -> HotFlipResult:
+def hotflip(run: StageRun, config: HotFlipConfig, text: StageInput, model: StageInput) -> dict[str, Any]:
     """Attacks every text by itself, beside a blind search that spends as much, and as many random flips; fp32 judges.
 
     Writes one record for each text, each a part of its own. On a GPU so many texts are searched at once as fill its
@@ -32,8 +29,8 @@ def hotflip(run: StageRun, config: HotFlipConfig, text: StageInput, model: Stage
         judge = victim(text, model.path / config.folder, settings)
         attacker = _Attacker(run, config, judge, tokenizer, texts)
         keys = run.each(range(len(texts)), lambda number: [attacker.row(number)], "texts")
-    digest = run.merge_records(keys, KEY_COLUMNS)
-    return _result(config, list(read_records(run.directory / "records.parquet")), digest)
+    run.merge_records(keys, KEY_COLUMNS)
+    return {}
 
 
 class _Attacker:
@@ -125,25 +122,3 @@ class _Attacker:
 def texts_together(victim: Victim) -> int:
     """Texts searched at once: on a GPU as many as have their gradients in a pass; a CPU shares the prefixes of one."""
     return victim.batch if victim.device.type == "cuda" else 1
-
-
-def _result(config: HotFlipConfig, rows: list[dict[str, Any]], digest: str) -> HotFlipResult:
-    """The records, counted."""
-    counted = ("forward_sequences", "backward_sequences", "blind_forward_sequences", "flips", "round_trips")
-    correlations = [value for row in rows for value in row["rank_correlations"]]
-    tokens = sum(row["tokens_scored"] for row in rows)
-    sums_after_rounds = np.array([row["search_losses_sum_nats"] for row in rows]).sum(axis=0)
-    increases = ((sums_after_rounds - sums_after_rounds[0]) / tokens).tolist()
-    return HotFlipResult(
-        model=config.model,
-        split=JUDGED,
-        documents=len(rows),
-        attack=config.attack,
-        **{name: sum(row[name] for row in rows) for name in counted},
-        curve=[
-            SearchPoint(forward_sequences=forwards_after(config.attack, rounds), loss_nats_per_token=increase)
-            for rounds, increase in enumerate(increases)
-        ],
-        rank_correlation=statistics.median(correlations) if correlations else None,
-        records_digest=digest,
-    )

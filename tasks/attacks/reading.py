@@ -1,32 +1,78 @@
-"""What a report reads of the attacks: their results and records, checked against each other and the text."""
+"""What a report reads of the attacks: what every search came to, and its records, checked against each other and the
+text."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
 
 from storage.records import Rows, read_records
-from tasks.attacks.checks import require_attacks, require_transfer
-from tasks.attacks.configuration import FlipAttack, TriggerAttack
-from tasks.attacks.results import HotFlipResult, TransferResult, UatResult
+from tasks.attacks.checks import LOSS_OF, require_attacks, require_transfer
+from tasks.attacks.configuration import BACKWARD_FORWARDS, FlipAttack, TriggerAttack
+from tasks.attacks.results import Cost, SearchPoint, Transfers, Trigger, TriggerSearched, UatResult
 from tasks.attacks.stages import JUDGED, SEARCHED
-from tasks.attacks.strongest import Tried
+from tasks.attacks.strongest import Tried, increases_of
+from tasks.findings.gates import Gate, same
+from tasks.language import foreign
 from tasks.language.checks import documents
+from tasks.language.tokenizer import round_trips, text_of
 from tasks.stage.run import StageInput
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What the searches on one model came to: cost, curve and rank correlation of the one by gradients, and the
+    triggers of both, by search, where one trigger attacks all texts."""
+
+    attack: TriggerAttack | FlipAttack
+    cost: Cost
+    curve: list[SearchPoint]
+    rank_correlation: float | None
+    triggers: dict[str, Trigger] = field(default_factory=dict)
+
+    @classmethod
+    def of_triggers(
+        cls, result: UatResult, attack: TriggerAttack, documents: int, tokenizer: PreTrainedTokenizerBase
+    ) -> Self:
+        curve = [
+            SearchPoint(forward_sequences=attack.forwards_after(step, documents), loss_nats_per_token=loss)
+            for step, loss in enumerate(result.gradient.curve, 1)
+        ]
+        triggers = {search: _trigger(getattr(result, search), tokenizer) for search in LOSS_OF}
+        return cls(attack, result.cost, curve, result.rank_correlation, triggers)
+
+    @classmethod
+    def of_flips(cls, rows: Rows, attack: FlipAttack) -> Self:
+        cost = Cost(**{name: sum(row[name] for row in rows) for name in Cost.model_fields})
+        tokens = sum(row["tokens_scored"] for row in rows)
+        sums = np.array([row["search_losses_sum_nats"] for row in rows]).sum(axis=0)
+        curve = [
+            SearchPoint(forward_sequences=attack.forwards_after(rounds), loss_nats_per_token=increase)
+            for rounds, increase in enumerate(((sums - sums[0]) / tokens).tolist())
+        ]
+        correlations = [value for row in rows for value in row["rank_correlations"]]
+        return cls(attack, cost, curve, statistics.median(correlations) if correlations else None)
 
 
 @dataclass(frozen=True)
 class ReadAttacks:
-    """Attack -> model -> its result; attack -> everything that was found, tried on every model.
+    """Attack -> model -> what was searched; attack -> everything that was found, tried on every model.
 
     `strongest`: attack -> model -> its records under the strongest of all that was found.
     """
 
-    results: dict[str, dict[str, UatResult] | dict[str, HotFlipResult]]
-    transfer: TransferResult
+    searched: dict[str, dict[str, Searched]]
+    transfer: Transfers
     tried: dict[str, Tried]
     strongest: dict[str, dict[str, Rows]]
+    gates: list[Gate]
 
     @classmethod
     def of(
@@ -39,22 +85,60 @@ class ReadAttacks:
     ) -> Self:
         """`stages` hold `transfer`, and `uat-...` and `hotflip-...` of every model."""
         judged, searched = (documents(text, split) for split in (JUDGED, SEARCHED))
-        triggers = {model: UatResult.read(stages[f"uat-{model}"]) for model in models}
-        flips = {model: HotFlipResult.read(stages[f"hotflip-{model}"]) for model in models}
+        found = {model: UatResult.read(stages[f"uat-{model}"]) for model in models}
         own = {
             attack: {model: records_of(stages[f"{attack}-{model}"]) for model in models}
             for attack in ("uat", "hotflip")
         }
-        require_attacks("uat", triggers, own["uat"], judged, uat, len(searched))
-        require_attacks("hotflip", flips, own["hotflip"], judged, hotflip, len(searched))
-        transfer, rows = TransferResult.read(stages["transfer"]), records_of(stages["transfer"])
-        require_transfer(transfer, rows, own, triggers, list(searched.values()))
+        require_attacks("uat", own["uat"], judged, uat)
+        require_attacks("hotflip", own["hotflip"], judged, hotflip)
+        rows = records_of(stages["transfer"])
+        require_transfer(rows, own, found, uat, list(searched.values()))
+        increases = increases_of(rows)
+        on_search = increases["uat", SEARCHED]
         tried = {
-            "uat": Tried.of("uat", own["uat"], rows, transfer, triggers),
-            "hotflip": Tried.of("hotflip", own["hotflip"], rows, transfer),
+            "uat": Tried.of("uat", own["uat"], rows, on_search, found),
+            "hotflip": Tried.of("hotflip", own["hotflip"], rows),
         }
-        strongest = {attack: found.strongest() for attack, found in tried.items()}
-        return cls({"uat": triggers, "hotflip": flips}, transfer, tried, strongest)
+        tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
+        of_triggers = {
+            model: Searched.of_triggers(of_model, uat, len(searched), tokenizer) for model, of_model in found.items()
+        }
+        of_flips = {model: Searched.of_flips(of_model, hotflip) for model, of_model in own["hotflip"].items()}
+        gates = [
+            _spent("uat", of_triggers, len(searched)),
+            _spent("hotflip", of_flips, len(next(iter(own["hotflip"].values())))),
+        ]
+        return cls(
+            {"uat": of_triggers, "hotflip": of_flips},
+            Transfers(uat_on_search=on_search, uat=increases["uat", JUDGED], hotflip=increases["hotflip", JUDGED]),
+            tried,
+            {attack: of.strongest() for attack, of in tried.items()},
+            gates,
+        )
+
+
+def _spent(attack: str, searched: Mapping[str, Searched], documents: int) -> Gate:
+    """Every search spent what its configuration allows on so many documents, and one without gradients as much."""
+    forwards, backwards = next(iter(searched.values())).attack.cost(documents)
+    planned = (forwards, backwards, forwards + BACKWARD_FORWARDS * backwards)
+    spent = {
+        model: (of.cost.forward_sequences, of.cost.backward_sequences, of.cost.blind_forward_sequences)
+        for model, of in searched.items()
+    }
+    what = f"{attack} on each model: forwards, backwards, and forwards of blind search, as configured"
+    return same(what, {"the configuration": planned, **spent})
+
+
+def _trigger(searched: TriggerSearched, tokenizer: PreTrainedTokenizerBase) -> Trigger:
+    ids = searched.best.trigger_ids
+    return Trigger(
+        trigger_ids=ids,
+        trigger_text=text_of(tokenizer, ids),
+        trigger_round_trips=round_trips(tokenizer, ids),
+        search_loss_clean_nats_per_token=searched.search_loss_clean_nats_per_token,
+        restarts=searched.restarts,
+    )
 
 
 def records_of(given: StageInput) -> Rows:

@@ -35,28 +35,28 @@ class Restart(Result):
     trigger_ids: list[int]
 
 
-class Trigger(Result):
-    """The trigger that one search found, and what it cost.
+class TriggerSearched(Result):
+    """One search for a trigger: its restarts, what it cost, and how it came there.
 
-    `curve` has a point for every iteration: the increase on the iteration's texts on top of the clean loss of all.
-    `budgets`: share of the whole budget -> the trigger that it had led to.
+    `curve` has the highest loss so far after every iteration: the increase on the iteration's texts on top of the clean
+    loss of all. `budgets`: share of the whole budget -> the trigger that it had led to.
     """
 
-    trigger_ids: list[int]
-    trigger_text: str
-    trigger_round_trips: bool
     search_loss_clean_nats_per_token: float
-    search_loss_nats_per_token: float
     restarts: list[Restart]
-    curve: list[SearchPoint]
+    curve: list[float]
     budgets: dict[str, list[int]]
     forward_sequences: int
     backward_sequences: int
 
+    @property
+    def best(self) -> Restart:
+        """The restart of the highest loss, which is kept; of equals the first."""
+        return max(self.restarts, key=lambda restart: restart.search_loss_nats_per_token)
+
     def named(self) -> dict[str, list[int]]:
-        """The trigger of every restart by its name in the records of transfer: uat for the one that was kept."""
-        losses = [restart.search_loss_nats_per_token for restart in self.restarts]
-        kept = losses.index(max(losses))
+        """The trigger of every restart by its name in the records of transfer: uat for the one that is kept."""
+        kept = self.restarts.index(self.best)
         return {
             "uat" if place == kept else of_restart("uat", place + 1): restart.trigger_ids
             for place, restart in enumerate(self.restarts)
@@ -77,7 +77,7 @@ class Cost(Result):
 
 
 class UatResult(Result):
-    """uat: a universal trigger for one model, found with gradients, and one found by blind search at equal cost.
+    """uat: a universal trigger for one model, searched with gradients, and one by blind search at equal cost.
 
     The blind search is the query-only attack: it asks for losses and nothing else, and spends
     gradient.forward_sequences + 2 x gradient.backward_sequences forwards, exactly.
@@ -86,14 +86,9 @@ class UatResult(Result):
     tried, median over the iterations; None where it is not defined.
     """
 
-    model: str
-    split: str
-    documents: int
-    attack: TriggerAttack
-    gradient: Trigger
-    blind: Trigger
+    gradient: TriggerSearched
+    blind: TriggerSearched
     rank_correlation: float | None
-    records_digest: str
 
     @property
     def cost(self) -> Cost:
@@ -103,49 +98,28 @@ class UatResult(Result):
             blind_forward_sequences=self.blind.forward_sequences,
         )
 
-    @property
-    def curve(self) -> list[SearchPoint]:
-        return self.gradient.curve
-
-
-class HotFlipResult(Result):
-    """hotflip: a few tokens of each text replaced, for one model; counts over all texts.
-
-    `curve`: forwards spent on a text -> increase in nats per scored token of all texts, as the gradient search saw it;
-    `rank_correlation` and the cost of the blind search as of `UatResult`.
-    """
-
-    model: str
-    split: str
-    documents: int
-    attack: FlipAttack
-    forward_sequences: int
-    backward_sequences: int
-    blind_forward_sequences: int
-    flips: int
-    round_trips: int
-    curve: list[SearchPoint]
-    rank_correlation: float | None
-    records_digest: str
-
-    @property
-    def cost(self) -> Cost:
-        return Cost(**{name: getattr(self, name) for name in Cost.model_fields})
-
 
 Transferred = dict[str, dict[str, dict[str, float]]]
 """Search (gradient, blind) -> model that it found something for -> model that this was tried on -> increase of the loss
 in nats per token."""
 
 
-class TransferResult(Result):
-    """transfer: what every search found for every model, tried on every model; `uat_on_search` on attack-search."""
+class Transfers(Result):
+    """What every search found for every model, tried on every model; `uat_on_search` on attack-search."""
 
-    split: str
     uat_on_search: Transferred
     uat: Transferred
     hotflip: Transferred
-    records_digest: str
+
+
+class Trigger(Result):
+    """The trigger of one search as the report shows it, and what all restarts found."""
+
+    trigger_ids: list[int]
+    trigger_text: str
+    trigger_round_trips: bool
+    search_loss_clean_nats_per_token: float
+    restarts: list[Restart]
 
 
 class FlipsMade(Result):
@@ -175,7 +149,6 @@ class Findings(Result):
     rank_correlation: dict[str, float | None]
     costs: dict[str, Cost]
     curves: dict[str, list[SearchPoint]]
-    records_digests: dict[str, str]
     triggers: dict[str, Trigger] = Field(default_factory=dict)
     blind_triggers: dict[str, Trigger] = Field(default_factory=dict)
     flips: dict[str, FlipsMade] = Field(default_factory=dict)

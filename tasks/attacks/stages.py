@@ -6,13 +6,14 @@ from typing import Any, ClassVar, Self
 
 from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
 from tasks.attacks.study import AttackStudy
-from tasks.findings.configuration import Evaluation
-from tasks.language.stages import BaseConfig, OfLanguageStudy
+from tasks.findings.configuration import Audit, Evaluation
+from tasks.language.stages import TRAINING, BaseConfig, OfLanguageStudy
 from tasks.language.study import LanguageExecution
-from tasks.monotonic.arm import ARMS, BASELINE, MONOTONIC
-from tasks.monotonic.configuration import Constraint
+from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC
+from tasks.monotonic.configuration import Constraint, Variant
+from tasks.monotonic.stages import ASKED as OF_MODELS
 from tasks.monotonic.stages import ConstrainConfig, OrderConfig, TrainConfig
-from tasks.stage.configuration import execution, scientific
+from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StudyBase
 
@@ -26,7 +27,7 @@ SEARCHED, JUDGED = "attack-search", "attack-evaluation"
 class OfAttackStudy(OfLanguageStudy):
     """What every stage of a study of attacks is given."""
 
-    STUDY: ClassVar = AttackStudy
+    STUDY: ClassVar[type[AttackStudy]] = AttackStudy
 
 
 class AttackConfig(OfAttackStudy):
@@ -63,6 +64,36 @@ class TransferConfig(OfAttackStudy):
     execution: LanguageExecution
 
 
+ASKED = OF_MODELS | dict.fromkeys(("test losses", "losses under triggers", "losses under flips", "transfers"), 1e-4)
+"""Kind of numbers that every audit of attacks computes again -> how near they must be. Losses in nats per token:
+everything is compared in fp32, whatever the precision of trainings and searches was."""
+
+
+class AttackAuditConfig(OfAttackStudy):
+    """Configuration of an audit: recorded numbers of every model computed again by a plain path."""
+
+    numerics: ClassVar = TRAINING
+
+    models: dict[str, str] = scientific(description="Name of each model, and where it lies: role of its stage/folder.")
+    arms: list[str] = scientific(description="Those of them that are arms.")
+    attacked: list[str] = scientific(description="Those of them that were attacked.")
+    starts: dict[str, str] = scientific(description="Arm with constrained weights, and the role of its start.")
+    variant: Variant = scientific(description="Which weights are constrained.")
+    hotflip: FlipAttack
+    audit: Audit
+    execution: LanguageExecution
+
+    @classmethod
+    def of(cls, study: StudyBase, /, **more: Any) -> Self:
+        assert isinstance(study, AttackStudy)
+        starts = {arm: f"start-{study.start_of(arm)}" for arm in study.arms if ARMS[arm].signs}
+        models = {name: "/".join(kept) for name, kept in study.attacked().items()}
+        models |= {"untrained": f"{BASE}/initial"} if study.from_scratch else {}
+        models |= {"constrained-untrained": f"{starts[MONOTONIC]}/model"}
+        names = {"arms": [*study.arms], "attacked": [*study.attacked()], "starts": starts, "models": models}
+        return super().of(study, **names, variant=study.constraint.variant, **more)
+
+
 class AttackReportConfig(OfAttackStudy):
     """Configuration of a report on arms that were attacked."""
 
@@ -73,15 +104,14 @@ class AttackReportConfig(OfAttackStudy):
     constraint: Constraint
     uat: TriggerAttack
     hotflip: FlipAttack
-    configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
+    configuration: dict[str, Any] = scientific(description="The scientific fields of the study, kept with the results.")
     evaluation: Evaluation
     primary: Primary
 
     @classmethod
     def of(cls, study: StudyBase, /, **more: Any) -> Self:
         assert isinstance(study, AttackStudy)
-        configuration = {"name": study.name, **study.scientific()}
-        own = {"arms": [*study.arms], "attacked": [*study.attacked()], "configuration": configuration}
+        own = {"arms": [*study.arms], "attacked": [*study.attacked()], "configuration": study.scientific()}
         return super().of(study, **own, **more)
 
 

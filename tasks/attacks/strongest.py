@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from storage.records import Rows
-from tasks.attacks.results import Transferred, TransferResult, UatResult
+from tasks.attacks.results import Transferred, UatResult
 from tasks.attacks.stages import JUDGED, SEARCHED
 
 By = tuple[str, str]
@@ -55,14 +55,14 @@ class Tried:
         attack: str,
         own: Mapping[str, Rows],
         transferred: Rows,
-        matrix: TransferResult,
+        on_search: Transferred | None = None,
         uat: Mapping[str, UatResult] | None = None,
     ) -> Self:
         """`uat` are the searches for triggers, where these are the attack."""
-        restarts = range(1, next(iter(uat.values())).attack.restarts + 1) if uat else ()
+        restarts = range(1, len(next(iter(uat.values())).gradient.restarts) + 1) if uat else ()
         found = tuple(cls._of_restart(number, own, transferred, uat or {}) for number in restarts)
         rows = [row for row in transferred if row["attack"] == attack]
-        return cls(own, _judged(rows), matrix.uat_on_search if attack == "uat" else None, found)
+        return cls(own, _judged(rows), on_search, found)
 
     @classmethod
     def _of_restart(cls, number: int, own: Mapping[str, Rows], transferred: Rows, uat: Mapping[str, UatResult]) -> Self:

@@ -23,9 +23,9 @@ from tasks.language import foreign
 from tasks.language import model as language
 from tasks.language.model import filled_up, reference_losses, until_the_end, written_before
 from tasks.language.pairs import packed_pairs, parted
-from tasks.language.result import PackedPairs, SetupResult
+from tasks.language.result import PackedPairs
 from tasks.language.study import LanguageExecution
-from tasks.language.tokenizer import encode, encode_pairs
+from tasks.language.tokenizer import encode, encode_pairs, text_of
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput
 
@@ -54,16 +54,6 @@ def usable_tokens(tokenizer: PreTrainedTokenizerBase, vocabulary_size: int) -> t
         raise BadInput("the tokenizer gives back none of its tokens when they are decoded and encoded: repair it")
     log.info("an attacker may write %d of %d tokens", usable.sum(), len(known))
     return usable
-
-
-def text_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    """The text of `ids`, exactly as they decode."""
-    return tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-
-def round_trips(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> bool:
-    """True where encoding the text of `ids` gives the same ids: the attack could be sent as text."""
-    return next(encode(tokenizer, [text_of(tokenizer, ids)])) == list(ids)
 
 
 MIN_TOKENS = 2
@@ -101,7 +91,7 @@ def tokenizer_of(setup: StageInput) -> PreTrainedTokenizerBase:
 
 def victim(setup: StageInput, model: Path, execution: LanguageExecution) -> Victim:
     """The model in this folder, ready to be attacked as the study's text is read, and judged in fp32."""
-    network, end_of_text = language.load(model).to(device(execution)), SetupResult.read(setup).end_of_text_id
+    network, end_of_text = language.load(model).to(device(execution)), tokenizer_of(setup).eos_token_id
     if packed := packed_pairs(setup.path / "text"):
         return PairVictim(network, end_of_text, execution.attack_batch_examples, packed=packed)
     return Victim(network, end_of_text, execution.attack_batch_examples)

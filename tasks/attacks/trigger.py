@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.attacks.candidates import Candidates, blind, blind_candidates, by_gradient, rank_correlation
+from tasks.attacks.candidates import Candidates, blind, by_gradient, rank_correlation
 from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack, steps_after
 from tasks.attacks.scoring import Tokens, Victim, replaced, targets
 from tasks.training.order import example_at
@@ -145,7 +145,7 @@ class TriggerSearch:
         positions = range(len(trigger))
         if not self.with_gradient:
             chance = np.random.default_rng([self.seed, DRAWS, done])
-            return blind(trigger, positions, self.usable_V, blind_candidates(self.attack), chance)
+            return blind(trigger, positions, self.usable_V, self.attack.forwards_of_a_step, chance)
         everywhere = [torch.ones(len(targets(text)), dtype=torch.bool) for text in batch]
         gradients = self.victim.gradients([trigger] * len(batch), batch, everywhere)
         gradient_TD = torch.stack([gradient_LD[: len(trigger)] for gradient_LD in gradients]).sum(0)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from tasks.attacks.compiled import compile_search
 from tasks.attacks.ledger import Ledger
-from tasks.attacks.results import Restart, SearchPoint, Trigger, UatResult
+from tasks.attacks.results import Restart, TriggerSearched, UatResult
 from tasks.attacks.scoring import Text, Victim, targets
 from tasks.attacks.stages import JUDGED, KEY_COLUMNS, SEARCHED, UatConfig
-from tasks.attacks.texts import attacked_texts, round_trips, text_of, tokenizer_of, usable_tokens, victim
+from tasks.attacks.texts import attacked_texts, tokenizer_of, usable_tokens, victim
 from tasks.attacks.trigger import TriggerSearch, control_triggers, mean_loss
 from tasks.stage.run import StageInput, StageRun
 
@@ -49,34 +48,21 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
             )
             _follow(run, ledger, name, found[name])
         clean = mean_loss(judge, [], search_texts)
-        triggers = {name: _trigger(search, tokenizer, clean) for name, search in found.items()}
+        triggers = {name: _searched(search, clean) for name, search in found.items()}
         controls = control_triggers(usable_V, attack, config.seed)
         pair = (triggers["gradient"], triggers["blind"])
         parts = [judged[first : first + DOCUMENTS_IN_A_PART] for first in range(0, len(judged), DOCUMENTS_IN_A_PART)]
         keys = run.each(parts, lambda part: _rows(config.model, judge, part, *pair, controls), "parts", "judging")
-    digest = run.merge_records(keys, KEY_COLUMNS)
-    return UatResult(
-        model=config.model,
-        split=JUDGED,
-        documents=len(judged),
-        attack=attack,
-        **triggers,
-        rank_correlation=found["gradient"].rank_correlation,
-        records_digest=digest,
-    )
+    run.merge_records(keys, KEY_COLUMNS)
+    return UatResult(**triggers, rank_correlation=found["gradient"].rank_correlation)
 
 
-def _trigger(search: TriggerSearch, tokenizer: PreTrainedTokenizerBase, clean: float) -> Trigger:
-    """Trigger that a search found, and its cost."""
-    state, best = search.state, search.best()
-    return Trigger(
-        trigger_ids=best["trigger_ids"],
-        trigger_text=text_of(tokenizer, best["trigger_ids"]),
-        trigger_round_trips=round_trips(tokenizer, best["trigger_ids"]),
+def _searched(search: TriggerSearch, clean: float) -> TriggerSearched:
+    state = search.state
+    return TriggerSearched(
         search_loss_clean_nats_per_token=clean,
-        search_loss_nats_per_token=best["search_loss_nats_per_token"],
         restarts=[Restart.model_validate(restart) for restart in state["restarts"]],
-        curve=[SearchPoint.model_validate(point) for point in state["curve"]],
+        curve=[point["loss_nats_per_token"] for point in state["curve"]],
         budgets=state["budgets"],
         **state["count"],
     )
@@ -93,14 +79,19 @@ def _follow(run: StageRun, ledger: Ledger, name: str, search: TriggerSearch) -> 
 
 
 def _rows(
-    name: str, judge: Victim, texts: list[Text], gradient: Trigger, blind: Trigger, controls: list[list[int]]
+    name: str,
+    judge: Victim,
+    texts: list[Text],
+    gradient: TriggerSearched,
+    blind: TriggerSearched,
+    controls: list[list[int]],
 ) -> list[dict[str, Any]]:
     """Losses of the texts' own tokens, the same tokens in all: clean, attacked, blindly attacked and controls."""
 
     def sums(prefix: list[int]) -> list[float]:
         return torch.stack([loss.sum() for loss in judge.losses([prefix] * len(texts), texts)]).tolist()
 
-    clean, blindly = sums([]), sums(blind.trigger_ids)
+    clean, blindly = sums([]), sums(blind.best.trigger_ids)
     shares = [sums(trigger) for trigger in gradient.budgets.values()]
     random = [sums(trigger) for trigger in controls]
     return [

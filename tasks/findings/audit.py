@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,11 @@ class AuditedKind(Result):
     tolerance: float
     largest_difference: float
     largest_at: str
+
+    @property
+    def counted(self) -> list[str]:
+        of = f"{self.of:,}" if self.of else "-"
+        return [f"{self.asked:,}", of, f"{self.largest_difference:.1e} {self.unit}"]
 
 
 class AuditResult(Result):
@@ -71,17 +76,7 @@ class AuditResult(Result):
         return Table(
             f"What was computed again by {self.how}; the sample was drawn by {self.drawn_by}.",
             ["numbers", "asked", "of", "largest difference", "allowed", "where"],
-            [
-                [
-                    each.kind,
-                    f"{each.asked:,}",
-                    f"{each.of:,}" if each.of else "-",
-                    f"{each.largest_difference:.1e} {each.unit}",
-                    f"{each.tolerance:g}",
-                    each.largest_at,
-                ]
-                for each in self.kinds
-            ],
+            [[each.kind, *each.counted, f"{each.tolerance:g}", each.largest_at] for each in self.kinds],
         )
 
 
@@ -155,13 +150,8 @@ class Audited:
                 "What is kept was changed after it was computed, or was computed wrongly: find out which before any "
                 "number of this study is believed",
             )
-        so_far = self._kinds.setdefault(
-            kind,
-            AuditedKind(
-                kind=kind, asked=0, of=None, unit=unit, tolerance=tolerance, largest_difference=0.0,
-                largest_at="all are equal",
-            ),
-        )  # fmt: skip
+        first: dict[str, Any] = {"kind": kind, "asked": 0, "of": None, "unit": unit, "tolerance": tolerance}
+        so_far = self._kinds.get(kind) or AuditedKind(**first, largest_difference=0.0, largest_at="all are equal")
         more: dict[str, object] = {"asked": so_far.asked + 1}
         if difference > so_far.largest_difference:
             more |= {"largest_difference": difference, "largest_at": again.where}

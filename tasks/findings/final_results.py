@@ -31,6 +31,9 @@ class Origins:
     asked: Mapping[str, str]
     not_asked: Mapping[str, str]
 
+    def __or__(self, other: Origins) -> Origins:
+        return Origins(*({**patterns, **vars(other)[group]} for group, patterns in vars(self).items()))
+
 
 class StudyResults(Result):
     """Every number of a report; a study adds its own.

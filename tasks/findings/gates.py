@@ -25,6 +25,13 @@ def at_most(name: str, measured: float, limit: float) -> Gate:
     return Gate(name=name, measured=f"{measured:.4g}", required=f"at most {limit:.4g}", passed=measured <= limit)
 
 
+def same(name: str, values: Mapping[str, Hashable]) -> Gate:
+    """Values that must all be equal; the first that is another one than the first of all is named."""
+    (first, value), *others = values.items()
+    other = next((f"{key} {own}, {first} {value}" for key, own in others if own != value), "")
+    return Gate(name=name, measured=other or f"{value}", required="the same", passed=not other)
+
+
 def distinct(name: str, values: Mapping[str, Hashable]) -> Gate:
     """Values that must all differ; the first two that are equal are named."""
     first: dict[Hashable, str] = {}

@@ -14,9 +14,10 @@ from storage.run_directory import SHORT_FINGERPRINT
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.configuration import FromScratch
+from tasks.language.losses import require_trained
 from tasks.language.memory import BYTES_PER_PARAMETER, TENSORS_PER_CHECKPOINT, require_memory
 from tasks.language.pairs import Pairs, packed_split
-from tasks.language.result import BaseResult, SetupResult, Training
+from tasks.language.result import BaseResult
 from tasks.language.snapshots import snapshot_checks, snapshot_losses
 from tasks.language.stages import BaseConfig
 from tasks.language.study import snapshot_folder
@@ -25,22 +26,20 @@ from tasks.stage.numerics import device
 from tasks.stage.preflight import require_disk
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.initial import InitialWeights, load_weights, run_path
-from tasks.training.weights import weights_digest
 
 
 def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
     """Publishes `model/`, and for a model from scratch also `initial/`, the untrained network, and `snapshots/`."""
-    vocabulary_tokens = SetupResult.read(text).vocabulary_tokens
     tokenizer = text.path / "text" / "tokenizer"
     validation = packed_split(text.path / "text", "validation")
     batch_size = config.execution.micro_batch_examples
-    losses = {"unigram": language.unigram_loss(np.load(text.path / "text" / "unigram.npy"), validation)}
-    training: Training | None = None
+    counts_V = np.load(text.path / "text" / "unigram.npy")
+    losses = {"unigram": language.unigram_loss(counts_V, validation)}
     init_from: InitialWeights | None = None
     snapshots = {snapshot_folder(share): share for share in config.snapshots}
 
     if isinstance(config.model, FromScratch):
-        model = language.untrained(config.model, vocabulary_tokens, validation.sequence_length)
+        model = language.untrained(config.model, len(counts_V), validation.sequence_length)
         _require_resources(run, model, validation, config)
         with run.publish("initial") as folder:
             language.save(model, tokenizer, folder)
@@ -48,7 +47,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
         if config.model.init_from:
             _require_same_tokenizer(tokenizer, config.model.init_from)
             init_from = load_weights(model, config.model.init_from, config.scientific(), _state_of)
-        training = train_language_model(
+        train_language_model(
             run,
             model,
             text,
@@ -60,7 +59,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
     else:
         model = language.pretrained(config.model, run.cache, isinstance(validation, Pairs))
         _require_resources(run, model, validation, config)
-        _require_fit(model, vocabulary_tokens, validation)
+        _require_fit(model, len(counts_V), validation)
 
     model.to(device(config.execution))
     losses["base"] = language.validation_loss(model, validation, batch_size)
@@ -68,19 +67,13 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
         losses["another_summary"] = language.validation_loss(
             model, validation, batch_size, examples=validation.of_another()
         )
-    max_ratios = {name: getattr(config.checks, f"max_ratio_to_{name}") for name in losses if name != "base"}
-    trained = language.require_trained(losses, max_ratios)
+    require_trained(losses, config.checks)
     with run.publish("model") as folder:
         language.save(model, tokenizer, folder)
     return BaseResult(
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        architecture=type(model).__name__,
-        source=config.model.source,
-        init_from=init_from,
-        training=training,
-        trained_check=trained,
+        validation_losses=losses,
         snapshots=snapshot_losses(run, text, snapshots, config.execution),
-        weights_digest=weights_digest(run.directory / "model"),
+        init_from=init_from,
     )
 
 

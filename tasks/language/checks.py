@@ -15,9 +15,9 @@ from storage import durable
 from storage.errors import CheckFailed, require, require_each_once, require_equal, require_limit
 from storage.records import Rows
 from tasks.language import foreign
-from tasks.language.losses import compared_documents, rounded, summary
+from tasks.language.losses import ModelLoss, compared_documents, summary
 from tasks.language.pairs import packed_pairs, packed_split, parted
-from tasks.language.result import EvaluateResult, SetupResult, SplitsProof, SplitSummary
+from tasks.language.result import SplitsProof, SplitSummary
 from tasks.language.splits import EVALUATION_SPLITS
 from tasks.language.tokenizer import encode, encode_pairs
 from tasks.stage.run import StageInput
@@ -58,28 +58,26 @@ def documents(text: StageInput, split: str) -> dict[str, Document]:
     }
 
 
-def require_text(result: SetupResult, given: StageInput) -> None:
-    """Documents, digests and packed tokens are those that setup left.
+def require_text(given: StageInput) -> SplitsProof:
+    """What the splits of a text hold; CheckFailed where its files hold something else.
 
-    Only the tokens of train documents are kept: the rest is what the proof says that was written with them.
+    Of train documents the tokens alone are kept: the rest is what the proof says that was written with them.
     """
     folder = given.path / "text"
     proof = SplitsProof.read_file(folder / "proof.json")
-    for field in filter(SetupResult.model_fields.__contains__, SplitsProof.model_fields):
-        what = f"{field} in the result of setup is that in {folder / 'proof.json'}"
-        require_equal(what, getattr(result, field), getattr(proof, field))
     for split in EVALUATION_SPLITS:
         file = folder / f"{split}.parquet"
-        require_equal(f"the {split} split of setup is that in {file}", result.splits[split], _summary(file))
-    for split, packed in result.packed.items():
-        written = durable.read_json(folder / f"{split}.json")
-        require_equal(f"the packed {split} split of setup is that in {folder}", packed.as_json(), written)
-        blocks = packed_split(folder, split)  # BadInput where the file has another size than this
-        held = blocks.counted_tokens
-        require_equal(f"the packed {split} split has the tokens of {folder / split}.bin", packed.tokens, held)
-    counts = np.load(folder / "unigram.npy")
-    counted, required = (len(counts), int(counts.sum())), (result.vocabulary_tokens, result.packed["train"].tokens)
-    require_equal("the counts of setup are of its tokens", counted, required)
+        require_equal(f"the {split} split of setup is that in {file}", proof.splits[split], _summary(file))
+    shared = [pair for pair in proof.pairs if pair.shared_content or pair.shared_sources]
+    require(not shared, f"no two splits in {folder} share a document or a source", shared, "none")
+    for split in ("train", "validation"):
+        said = durable.read_json(folder / f"{split}.json")["tokens"]
+        held = packed_split(folder, split).counted_tokens  # BadInput where the file has another size than this
+        require_equal(f"the packed {split} split has the tokens of {folder / split}.bin", said, held)
+    counts, train = np.load(folder / "unigram.npy"), packed_split(folder, "train")
+    same = np.array_equal(counts, train.token_counts(len(counts)))
+    require(same, f"the counts in {folder / 'unigram.npy'} are of the train split", "others", "its tokens")
+    return proof
 
 
 def _summary(file: Path) -> SplitSummary:
@@ -110,30 +108,22 @@ def require_losses(what: str, rows: Rows) -> None:
 
 
 def require_evaluation(
-    found: EvaluateResult,
-    rows: Rows,
-    test: Mapping[str, Document],
-    models: Collection[str],
-    precision: str = "fp32",
-) -> None:
-    """Every model was scored on every token of every test document, and the result says what its records say.
+    rows: Rows, test: Mapping[str, Document], models: Collection[str], precision: str = "fp32"
+) -> dict[str, ModelLoss]:
+    """Loss of each model; CheckFailed unless every model was scored on every token of every test document.
 
     `models` are those that must be there; what was not trained may stand beside them.
     """
-    missing = sorted(set(models) - found.models.keys())
+    names = list(dict.fromkeys(row["model"] for row in rows))
+    missing = sorted(set(models) - set(names))
     require(not missing, "evaluate scored every model of the study", f"not {', '.join(missing)}", sorted(models))
-    require_equal("evaluate scored the test split", f"{found.documents} of {found.split}", f"{len(test)} of test")
     require_losses("evaluate", rows)
     required = [(document.example_id, document.source, document.scored()) for document in test.values()]
-    for name, stated in found.models.items():
+    for name in names:
         scored = [(row["example_id"], row["source"], row["tokens_scored"]) for row in rows if row["model"] == name]
         require_each_once(f"evaluate scored {name} on every token of the test split", scored, required)
-        require_equal(f"what evaluate says of {name} follows from its records", stated, summary(rows, name))
-    require_equal("evaluate computed in the precision of the study", found.precision, precision)
-    require_equal(f"what evaluate says of {precision} follows from its records", found.rounded, rounded(rows))
     beside = compared_documents([*test]) if precision != "fp32" else set()
     exact = [(row["model"], row["example_id"]) for row in rows if row.get("fp32_loss_sum_nats") is not None]
-    wanted = [(name, id_) for name in {*found.models} - {"unigram"} for id_ in beside]
+    wanted = [(name, id_) for name in {*names} - {"unigram"} for id_ in beside]
     require_each_once("evaluate has losses in fp32 beside those in another precision", exact, wanted)
-    unknown = sorted({row["model"] for row in rows} - found.models.keys())
-    require(not unknown, "evaluate's records are of its models", unknown, sorted(found.models))
+    return {name: summary(rows, name) for name in names}

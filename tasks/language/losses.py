@@ -7,12 +7,15 @@ another precision than fp32 with `fp32_loss_sum_nats` too: None but of some docu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from storage.errors import require_limit
 from tasks.findings.audit import sample
 from tasks.findings.statistics.permutation import exchange_p_value
 from tasks.findings.statistics.resampling import interval, sums_by_source
+from tasks.language.configuration import BaseChecks
+from tasks.language.result import TrainedCheck
 from tasks.stage.result import Result
 
 COMPARED_DOCUMENTS = 64
@@ -67,8 +70,28 @@ def summary(rows: list[dict[str, Any]], model: str) -> ModelLoss:
         documents=len(chosen),
         tokens_scored=tokens,
         loss_nats_per_token=loss,
-        perplexity=math.exp(min(loss, 700.0)),  # JSON holds no infinity
+        perplexity=perplexity(loss),
     )
+
+
+def perplexity(loss_nats: float) -> float:
+    """exp(loss): how many equally likely tokens the model is as unsure as. At most e^700, which JSON can hold."""
+    return math.exp(min(loss_nats, 700.0))
+
+
+def require_trained(losses: Mapping[str, float], checks: BaseChecks) -> TrainedCheck:
+    """Validation perplexities of the base model and of what it is held against, from losses in nats per token.
+
+    CheckFailed where its own is too large a share of another.
+    """
+    perplexities = {name: perplexity(loss) for name, loss in losses.items()}
+    limits = {name: getattr(checks, f"max_ratio_to_{name}") for name in losses if name != "base"}
+    ratios = {name: perplexities["base"] / perplexities[name] for name in limits}
+    for name, limit in limits.items():
+        what = f"the base model is trained (validation perplexity as a multiple of the {name} model's)"
+        advice = "Train longer (model.pretraining.epochs), use more text, or correct the model's folder"
+        require_limit(what, ratios[name], limit, advice=advice)
+    return TrainedCheck(validation_perplexity=perplexities, ratio_of_perplexities=ratios, required_ratio=limits)
 
 
 def compared_documents(ids: Sequence[str]) -> set[str]:

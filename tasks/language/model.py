@@ -6,7 +6,6 @@ Shape suffixes: B examples, L tokens, V vocabulary.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,14 +28,14 @@ from transformers.activations import ACT2FN
 from transformers.utils import logging as transformers_logging
 
 from storage import durable
-from storage.errors import BadInput, CheckFailed
+from storage.errors import BadInput
 from tasks.language import foreign, model_files
 from tasks.language.activation import MONOTONE_PARTS, MonotoneParts
 from tasks.language.blocks import Blocks
 from tasks.language.configuration import EncoderDecoder, FromScratch, PretrainedDirectory, PretrainedHub
 from tasks.language.hub import reachable
 from tasks.language.pairs import Pairs
-from tasks.language.result import PackedPairs, TrainedCheck
+from tasks.language.result import PackedPairs
 
 transformers_logging.disable_progress_bar()  # a bar for each model load would bury our own progress
 # A T5 v1.1 has a head of its own: transformers loads it as it is, and says each time to silence that.
@@ -324,26 +323,3 @@ def unigram_loss(counts: np.ndarray, blocks: Blocks) -> float:
 def unigram_token_losses(counts: np.ndarray) -> np.ndarray:
     """-log p(token) in nats for every token of the vocabulary, from training counts plus one; float64 [V]."""
     return -np.log((counts + 1) / (counts.sum() + len(counts)))
-
-
-def perplexity(loss_nats: float) -> float:
-    """exp(loss): how many equally likely tokens the model is as unsure as. At most e^700, which JSON can hold."""
-    return math.exp(min(loss_nats, 700.0))
-
-
-def require_trained(losses: dict[str, float], max_ratios: dict[str, float]) -> TrainedCheck:
-    """Compares the base model's validation perplexity with each reference's; CheckFailed when it is too high.
-
-    `losses` holds `base` and the references in nats; returns perplexities and ratios for the result.
-    """
-    perplexities = {name: perplexity(loss) for name, loss in losses.items()}
-    ratios = {name: perplexities["base"] / perplexities[name] for name in max_ratios}
-    for name, limit in max_ratios.items():
-        if not ratios[name] <= limit:
-            raise CheckFailed(
-                f"the base model is trained (validation perplexity as a multiple of the {name} model's)",
-                round(ratios[name], 4),
-                f"at most {limit}",
-                "Train longer (model.pretraining.epochs), use more text, or correct the model's folder",
-            )
-    return TrainedCheck(validation_perplexity=perplexities, ratio_of_perplexities=ratios, required_ratio=max_ratios)

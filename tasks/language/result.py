@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from tasks.language.losses import ModelLoss, RoundedLoss
 from tasks.stage.result import Result
 from tasks.training.initial import InitialWeights
 
@@ -103,71 +102,19 @@ class TrainedCheck(Result):
     required_ratio: dict[str, float]
 
 
-class Validation(Result):
-    """The validation loss after a step."""
-
-    step: int
-    validation_loss_nats_per_token: float
-    trivial: dict[str, float] | None = None
-    ratio_to_trivial: float | None = None
-
-
-class Training(Result):
-    """Cost and outcome of the training of a language model; the kept weights are those of `best_step`.
-
-    With patience `ended_early_at_step` is the step after which the training ended early, or None; without it 0, which
-    is not written. `trivial` and `ratio_to_trivial` are there where the budget asks for them.
-    """
-
-    budget: dict[str, Any]  # left as the training wrote it: a field that a budget has gained since stays away
-    guard: dict[str, Any] | None = None
-    steps: int
-    epochs: float
-    ended_early_at_step: int | None = 0
-    tokens_trained: int
-    best_step: int
-    best_validation_loss_nats_per_token: float
-    trivial: dict[str, float] | None = None
-    ratio_to_trivial: float | None = None
-    best_validation_perplexity: float
-    gradients: list[dict[str, float]]
-    gradient_advice: str
-    validations: list[Validation]
-
-
 class SetupResult(Result):
-    """setup: what the text holds, and how it was packed; `skipped_rows` by file, of text.skip_bad_rows."""
+    """setup: rows that could not be read and were left out (text.skip_bad_rows), by file; `text/` tells all else."""
 
-    splits: dict[str, SplitSummary]
-    largest_shared_shingles: float
-    duplicates_dropped_documents: int
-    contaminated_dropped_documents: int
-    vocabulary_tokens: int
-    end_of_text_id: int
-    tokenizer_digest: str
-    packed: dict[str, PackedSplit | PackedPairs]
     skipped_rows: dict[str, int] = Field(default_factory=dict)
 
 
 class BaseResult(Result):
-    """base: the model that both arms start from; a model that was loaded has no training."""
+    """base: the model that all arms start from, and the run whose weights it began with, if any.
 
-    parameters: int
-    architecture: str
-    source: str
-    init_from: InitialWeights | None = None
-    training: Training | None
-    trained_check: TrainedCheck
+    `validation_losses`, in nats per token, are those of the model itself (`base`) and of what it is held against;
+    `snapshots`: share of its training -> the same.
+    """
+
+    validation_losses: dict[str, float]
     snapshots: dict[str, float]
-    weights_digest: str
-
-
-class EvaluateResult(Result):
-    """evaluate: the loss of every model on the test split; `rounded` says what a `precision` but fp32 does to it."""
-
-    split: str
-    documents: int
-    models: dict[str, ModelLoss]
-    precision: str = "fp32"
-    rounded: dict[str, RoundedLoss] = Field(default_factory=dict)
-    records_digest: str
+    init_from: InitialWeights | None = None

@@ -26,7 +26,7 @@ from tasks.language.configuration import DocstringPairs, HubStream, LocalFiles, 
 from tasks.language.document_store import DocumentStore, document_store
 from tasks.language.documents import Document
 from tasks.language.pairs import SEPARATOR, beginning, docstring_pairs, pack_pairs, packed_split, parted
-from tasks.language.result import PackedSplit, SetupResult
+from tasks.language.result import SetupResult
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
 from tasks.language.stages import PairsConfig, SetupConfig, TextConfig
 from tasks.stage.preflight import preflight
@@ -55,9 +55,9 @@ def setup(run: Any, config: TextConfig) -> SetupResult:
     with document_store(run.directory) as store:
         text = _cut(run, config, store, skipped)
         with run.publish("text") as folder:
-            result = _written(run, config, text, folder)
+            _write(run, config, text, folder)
     _begin(run, PARTS, "text published")
-    return result.model_copy(update={"skipped_rows": dict(skipped)})
+    return SetupResult(skipped_rows=dict(skipped))
 
 
 def _cut(run: Any, config: TextConfig, store: DocumentStore, skipped: Counter[str]) -> CutText:
@@ -84,8 +84,8 @@ def _cut(run: Any, config: TextConfig, store: DocumentStore, skipped: Counter[st
     return text
 
 
-def _written(run: Any, config: TextConfig, text: CutText, folder: Path) -> SetupResult:
-    """Writes all of `text/` into `folder`; returns the stage's result."""
+def _write(run: Any, config: TextConfig, text: CutText, folder: Path) -> None:
+    """Writes all of `text/` into `folder`."""
     _begin(run, 1, "tokenizer")
     train = _watched(run, 1, "training the tokenizer", text.documents["train"])
     trained = tokenizer.load_tokenizer(
@@ -93,23 +93,14 @@ def _written(run: Any, config: TextConfig, text: CutText, folder: Path) -> Setup
     )
     tokenizer.save_tokenizer(trained, folder / "tokenizer")
 
-    packed = {name: _pack(run, folder, name, text, trained, config) for name in PACKED_SPLITS}
+    for name in PACKED_SPLITS:
+        _pack(run, folder, name, text, trained, config)
     _write_counts(folder, len(trained))
 
     _begin(run, 3, "writing the evaluation splits")
     for name in EVALUATION_SPLITS:
         _write_documents(folder / f"{name}.parquet", text.documents[name])
     durable.write_json(folder / "proof.json", text.proof.as_json())
-    return SetupResult(
-        splits=text.proof.splits,
-        largest_shared_shingles=text.proof.largest_shared_shingles,
-        duplicates_dropped_documents=text.proof.duplicates_dropped_documents,
-        contaminated_dropped_documents=text.proof.contaminated_dropped_documents,
-        vocabulary_tokens=len(trained),
-        end_of_text_id=trained.eos_token_id,
-        tokenizer_digest=_folder_digest(folder / "tokenizer"),
-        packed=packed,
-    )
 
 
 def _begin(run: Any, part: int, note: str) -> None:
@@ -136,10 +127,10 @@ def _expected_characters(config: TextConfig) -> int:
 
 def _pack(
     run: Any, folder: Path, name: str, text: CutText, trained: PreTrainedTokenizerBase, config: TextConfig
-) -> PackedSplit:
+) -> None:
     texts = (document.text for document in _watched(run, 2, f"packing {name}", text.documents[name]))
     if isinstance(config, PairsConfig):
-        return pack_pairs(
+        pack_pairs(
             folder,
             name,
             tokenizer.encode_pairs(trained, map(parted, texts)),
@@ -150,8 +141,9 @@ def _pack(
             end_of_text=trained.eos_token_id,
             padding=trained.eos_token_id if trained.pad_token_id is None else trained.pad_token_id,
         )
+        return
     assert isinstance(config, SetupConfig)
-    return blocks.pack(
+    blocks.pack(
         folder,
         name,
         tokenizer.encode(trained, texts),
@@ -191,10 +183,3 @@ def _write_documents(path: Path, documents: Sequence[Document]) -> None:
     schema = pa.schema([(name, pa.string()) for name in columns])
     with durable.new_file(path) as temporary:
         pq.write_table(pa.table(columns, schema=schema), temporary)
-
-
-def _folder_digest(folder: Path) -> str:
-    """sha256 over the names and digests of a folder's files."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    digests = {path.relative_to(folder).as_posix(): durable.sha256_file(path) for path in files}
-    return durable.sha256_json(digests)

@@ -5,7 +5,7 @@ Text is always encoded by `encode`: no special token is added, and a text that s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -163,3 +163,13 @@ def _name(config: PretrainedDirectory | PretrainedHub) -> str:
     if isinstance(config, PretrainedDirectory):
         return config.path
     return f"{config.model} at revision {config.revision}"
+
+
+def text_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """The text of `ids`, exactly as they decode."""
+    return tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def round_trips(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> bool:
+    """True where encoding the text of `ids` gives the same ids: the attack could be sent as text."""
+    return next(encode(tokenizer, [text_of(tokenizer, ids)])) == list(ids)

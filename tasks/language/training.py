@@ -14,11 +14,9 @@ from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.memory import Losses, recompute
 from tasks.language.pairs import Pairs, packed_split
-from tasks.language.result import Training
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
-from tasks.training import result
 from tasks.training.budget import Budget
 from tasks.training.draws import uniform_at
 from tasks.training.loader import moved
@@ -26,7 +24,6 @@ from tasks.training.loop import train_problem
 from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
-from tasks.training.state import Position
 
 Checks = dict[int, list[Callable[[nn.Module], None]]]
 
@@ -43,7 +40,7 @@ def train_language_model(
     ),
     make_checks: Callable[[Schedule], Checks] = lambda _: {},
     replaced: float = 0.0,
-) -> Training:
+) -> None:
     """Trains `model` in place on the train blocks and leaves it with the weights of its best step.
 
     `replaced` is the share of input tokens replaced by random ones; what it predicts is the text's own.
@@ -88,9 +85,8 @@ def train_language_model(
         weights=train_blocks.weights if isinstance(train_blocks, Pairs) else None,
         trivial=_trivial(text, validation_blocks) if budget.not_learning else {},
     )
-    position = train_problem(run, problem, schedule, seed, execution)
+    train_problem(run, problem, schedule, seed, execution)
     model.cpu().eval()
-    return _described(schedule, problem, position, train_blocks)
 
 
 def with_replaced(
@@ -104,14 +100,3 @@ def with_replaced(
 def _trivial(text: StageInput, validation: Blocks) -> dict[str, float]:
     """The loss of the unigram model, in nats per predicted token."""
     return {"unigram": language.unigram_loss(np.load(text.path / "text" / "unigram.npy"), validation)}
-
-
-def _described(schedule: Schedule, problem: Problem, position: Position, blocks: Blocks) -> Training:
-    name = "validation_loss_nats_per_token"
-    examples = sum(schedule.window(step)[2] for step in range(1, position.step + 1))
-    found = result.described(schedule, problem, position, name)
-    return Training(
-        **found,
-        tokens_trained=round(examples * blocks.predicted_tokens),
-        best_validation_perplexity=language.perplexity(found[f"best_{name}"]),
-    )

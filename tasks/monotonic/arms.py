@@ -29,13 +29,13 @@ from tasks.monotonic.liveness import measure_liveness
 from tasks.monotonic.movement import measure_movement, movement_checks
 from tasks.monotonic.result import ArmResult, ConstrainResult, Liveness
 from tasks.monotonic.signs import AllowedSigns, project, signs_of
-from tasks.monotonic.stages import ChooseConfig, ConstrainConfig, TrainConfig
+from tasks.monotonic.stages import VALIDATION, ChooseConfig, ConstrainConfig, TrainConfig
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
-from tasks.training.weights import weights_digest
+from tasks.training.trained import Trained, metric_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -46,12 +46,10 @@ def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: St
     variant, batch_size = config.variant, config.execution.micro_batch_examples
     validation = packed_split(text.path / "text", "validation")
     model = language.load(base.path / "model").to(device(config.execution))
-    before = language.validation_loss(model, validation, batch_size, run.progress.touch)
-
     allowed = signs_of(model, variant, config.signs, config.seeds)
     set_start(model, variant, allowed, config.start)
     verified = verify(model, variant, allowed)
-    after = language.validation_loss(model, validation, batch_size, run.progress.touch)
+    loss = language.validation_loss(model, validation, batch_size, run.progress.touch)
 
     layers = constrained_modules(model.cpu(), variant)
     originals = constrained_modules(language.load(base.path / "model"), variant)
@@ -61,14 +59,8 @@ def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: St
     with run.publish("model") as folder:
         language.save(model, text.path / "text" / "tokenizer", folder)
     return ConstrainResult(
-        variant=variant,
-        signs=config.signs,
-        start=config.start,
-        constraint=verified,
         share_of_weights_changed=changed / verified.weights_checked,
-        validation_perplexity_before=language.perplexity(before),
-        validation_perplexity_after=language.perplexity(after),
-        weights_digest=weights_digest(run.directory / "model"),
+        validation_loss_nats_per_token=loss,
     )
 
 
@@ -97,7 +89,7 @@ def train_arm(run: StageRun, config: TrainConfig, text: StageInput, start: Stage
                 found.setdefault(step, []).extend(moved)
         return found
 
-    training = train_language_model(
+    train_language_model(
         run,
         model,
         text,
@@ -113,13 +105,10 @@ def train_arm(run: StageRun, config: TrainConfig, text: StageInput, start: Stage
     with run.publish("model") as folder:
         language.save(model, text.path / "text" / "tokenizer", folder)
     return ArmResult(
-        by=config.by,
-        training=training,
         constraint=verified,
         sublayers=_liveness(run, model, text, config.variant, config.execution),
         movement=measure_movement(model, config.variant, load_start()),
         snapshots=snapshot_losses(run, text, snapshots, config.execution),
-        weights_digest=weights_digest(run.directory / "model"),
     )
 
 
@@ -143,7 +132,9 @@ def choose(run: StageRun, config: ChooseConfig, **trials: StageInput) -> ArmResu
     for role, given in trials.items():
         same = f"all trials of an arm ran on the same numerics throughout, {given.run.path} as {trials[first].run.path}"
         require_equal(same, (numerics[role], given.numerics_changes), (numerics[first], []))
-    best = min(found, key=lambda role: found[role].training.best_validation_loss_nats_per_token)
+    rows = {role: metric_rows(given.run.metrics_file) for role, given in trials.items()}
+    losses = {role: Trained.of_rows(of_trial, VALIDATION).best for role, of_trial in rows.items()}
+    best = min(losses, key=losses.__getitem__)
     for name in ["model", *(snapshot_folder(float(share)) for share in found[best].snapshots)]:
         with run.publish(name) as folder:
             _copy(trials[best].path / name, folder)
@@ -153,8 +144,8 @@ def choose(run: StageRun, config: ChooseConfig, **trials: StageInput) -> ArmResu
         update={
             "numerics": numerics[first],
             "trials": {
-                f"{arm.training.budget['learning_rate']:g}": arm.training.best_validation_loss_nats_per_token
-                for arm in found.values()
+                f"{given.configuration(TrainConfig).budget.learning_rate:g}": losses[role]
+                for role, given in trials.items()
             },
         }
     )

@@ -15,7 +15,7 @@ Method of the first: Archer and Wang 1993; with signs by unit: Daniels and Velik
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,10 +53,7 @@ def certify(
     found.sort(key=lambda one: (ANSWERS.index(one.certified), one.worst_violation_found))
     worst = found[0]
     return Certificate(
-        scope=(
-            f"each feed-forward sublayer by itself ({', '.join(sublayers[0].layers)}), as a function of arbitrary real "
-            "inputs; not LayerNorm, attention or residual stream, and not the model"
-        ),
+        scope=scope(sublayers),
         variant=variant,
         activation=sublayers[0].activation,
         certified=worst.certified,
@@ -66,12 +63,17 @@ def certify(
     )
 
 
+def scope(sublayers: Sequence[FeedForward]) -> str:
+    return (
+        f"each feed-forward sublayer by itself ({', '.join(sublayers[0].layers)}), as a function of arbitrary real "
+        "inputs; not LayerNorm, attention or residual stream, and not the model"
+    )
+
+
 def certify_sublayer(sublayer: FeedForward, seen_ND: torch.Tensor | None = None) -> SublayerCertificate:
     """Certifies one sublayer, like `certify`. In two [D, D] matrices, and 2 * H * D^2 multiplications for the bound."""
-    against = _against_a_proof(sublayer)
-    lowest_DD = _lowest_entries(sublayer)
-    bound = None if sublayer.gated else min(0.0, lowest_DD.min().item()) if against else 0.0
-    searched = search(sublayer, seen_ND, lowest_DD)
+    against, bound = proof(sublayer)
+    searched = search(sublayer, seen_ND, _lowest_entries(sublayer))
     counterexample = _first_that_holds(sublayer, searched.falls)
     found = 0.0 if counterexample is None else _slope(counterexample)
     if bound is not None and found < bound:
@@ -89,6 +91,14 @@ def certify_sublayer(sublayer: FeedForward, seen_ND: torch.Tensor | None = None)
         pairs_tried=searched.pairs_tried,
         counterexample=counterexample,
     )
+
+
+def proof(sublayer: FeedForward) -> tuple[list[str], float | None]:
+    """Reasons against sign times slope (none: it holds), and the steepest fall that there can be (None: unknown)."""
+    against = _against_a_proof(sublayer)
+    if sublayer.gated:
+        return against, None
+    return against, min(0.0, _lowest_entries(sublayer).min().item()) if against else 0.0
 
 
 def _against_a_proof(sublayer: FeedForward) -> list[str]:

@@ -81,7 +81,6 @@ def measure_liveness(model: PreTrainedModel, variant: str, loss: Callable[[nn.Mo
     return Liveness(
         loss_nats_per_token=alive,
         loss_with_means_nats_per_token=dead,
-        rise_nats_per_token=dead - alive,
         effective_rank={name: found.effective_rank() for name, found in moments.items()},
     )
 

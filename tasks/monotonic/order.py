@@ -2,74 +2,78 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import pyarrow.parquet as pq
+import torch
+from transformers import PreTrainedModel
 
-from storage.records import read_records
 from tasks.language import foreign
 from tasks.language import model as language
-from tasks.language.pairs import parted
-from tasks.language.result import PackedPairs, SetupResult
+from tasks.language.pairs import packed_pairs, packed_split, parted
 from tasks.language.tokenizer import encode, encode_pairs
 from tasks.monotonic.certificate import certify
 from tasks.monotonic.on_text import order_on_text, seen_inputs
-from tasks.monotonic.result import ModelOrder, OrderResult
-from tasks.monotonic.stages import OrderConfig
+from tasks.monotonic.result import ModelOrder
+from tasks.monotonic.stages import DOCUMENTS, OrderConfig
 from tasks.monotonic.sublayer import feed_forward_sublayers
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 
-Tokens = list[list[int]]
-DOCUMENTS, INPUTS_PER_DOCUMENT = 32, 2
-"""First documents of the test split; places in each at which a sublayer's input is looked at."""
+INPUTS_PER_DOCUMENT = 2
+"""Places in each document at which a sublayer's input is looked at."""
 
 
-def order(run: StageRun, config: OrderConfig, text: StageInput, **given: StageInput) -> OrderResult:
+def order(run: StageRun, config: OrderConfig, text: StageInput, **given: StageInput) -> dict[str, Any]:
     """Examines every model of `config.models`, given under its name; one record, and one part, for each.
 
     On one core a model of 4 sublayers of 128 x 512 weights takes 1.5 s, one sublayer of 2048 x 8192 weights 45 s, and
     0.7 GB beside the model.
     """
-    documents = pq.read_table(text.path / "text" / "test.parquet").to_pylist()[:DOCUMENTS]
-    texts, written = _read(text, [document["text"] for document in documents])
+    texts = Texts.of(text)
 
     def row(name: str) -> list[dict[str, str]]:
-        found = _model_order(run, config, given[name].path / "model", texts, written)
+        found = _model_order(run, config, given[name].path / "model", texts)
         return [{"model": name, "order": found.model_dump_json()}]
 
     with run.watched(config.execution.stall_minutes):
         run.each({name: name for name in config.models}, row, "models", str)
-    digest = run.merge_records(config.models, ("model",))
-    rows = read_records(run.directory / "records.parquet")
-    return OrderResult(
-        split="test",
-        documents=len(documents),
-        variant=config.variant,
-        models={row["model"]: ModelOrder.model_validate_json(row["order"]) for row in rows},
-        records_digest=digest,
-    )
+    run.merge_records(config.models, ("model",))
+    return {}
 
 
-def _read(text: StageInput, documents: list[str]) -> tuple[Tokens, Tokens]:
-    """Documents as a model reads them: behind an end-of-text token, and no longer than a window.
+@dataclass(frozen=True)
+class Texts:
+    """Test documents as a model reads them: behind an end-of-text token, and no longer than a window.
 
     Of pairs the articles, and beside them what the decoder reads of the summaries.
     """
-    setup = SetupResult.read(text)
-    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
-    packed = setup.packed["train"]
-    if isinstance(packed, PackedPairs):
-        pairs = [packed.as_read(*ids) for ids in encode_pairs(tokenizer, map(parted, documents))]
-        return [article for article, _ in pairs], [[packed.padding_id, *summary[:-1]] for _, summary in pairs]
-    return [[setup.end_of_text_id, *ids][: packed.sequence_length] for ids in encode(tokenizer, documents)], []
+
+    read: list[list[int]]
+    written: list[list[int]]
+
+    @classmethod
+    def of(cls, text: StageInput) -> Self:
+        rows = pq.read_table(text.path / "text" / "test.parquet").to_pylist()[:DOCUMENTS]
+        documents = [row["text"] for row in rows]
+        tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
+        if packed := packed_pairs(text.path / "text"):
+            pairs = [packed.as_read(*ids) for ids in encode_pairs(tokenizer, map(parted, documents))]
+            return cls([article for article, _ in pairs], [[packed.padding_id, *summary[:-1]] for _, summary in pairs])
+        length, end = packed_split(text.path / "text", "train").sequence_length, tokenizer.eos_token_id
+        return cls([[end, *ids][:length] for ids in encode(tokenizer, documents)], [])
+
+    def seen(self, model: PreTrainedModel, variant: str, batch: int) -> dict[str, torch.Tensor]:
+        """Sublayer -> its inputs at some places of each text."""
+        sublayers = feed_forward_sublayers(model, variant)
+        return seen_inputs(model, sublayers, self.read, INPUTS_PER_DOCUMENT, batch, self.written)
 
 
-def _model_order(run: StageRun, config: OrderConfig, folder: Path, texts: Tokens, written: Tokens) -> ModelOrder:
+def _model_order(run: StageRun, config: OrderConfig, folder: Path, texts: Texts) -> ModelOrder:
     model = language.load(folder).to(device(config.execution)).eval()
-    sublayers = feed_forward_sublayers(model, config.variant)
-    batch = config.execution.evaluation_batch_examples
-    seen = seen_inputs(model, sublayers, texts, INPUTS_PER_DOCUMENT, batch, written)
+    seen = texts.seen(model, config.variant, config.execution.evaluation_batch_examples)
 
     def after_sublayer() -> None:
         run.progress.touch()
@@ -77,5 +81,5 @@ def _model_order(run: StageRun, config: OrderConfig, folder: Path, texts: Tokens
 
     return ModelOrder(
         certificate=certify(model, config.variant, seen, after_sublayer),
-        on_text=order_on_text(sublayers, seen, after_sublayer),
+        on_text=order_on_text(feed_forward_sublayers(model, config.variant), seen, after_sublayer),
     )

@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field
 
-from tasks.language.result import Training
-from tasks.monotonic.arm import ALIVE_SHARE, ARMS, LEAST_RANK
-from tasks.monotonic.configuration import By, Constraint, Signs, Start
+from tasks.monotonic.arm import ALIVE_SHARE, LEAST_RANK
+from tasks.monotonic.configuration import By
 from tasks.stage.result import Result
 
 
 class VerifiedWeights(Result):
-    """The effective weights of every layer that a variant names, all finite and of the sign that they may have.
+    """The effective weights of all constrained layers, which were finite and had their signs, or there is no result."""
 
-    `largest_violation` is how far a weight lies on the wrong side of 0: 0.0, or there would be no result.
-    """
-
-    variant: str
-    signs: str
-    layers_checked: int
     layers: list[str]
     weights_checked: int
     min_weight: float
     max_weight: float
-    largest_violation: float
     share_of_zeros: float
 
 
 class Liveness(Result):
     """Says whether the constrained sublayers do anything: the loss when each is replaced by its mean output.
 
-    Losses on the validation split in nats per token; `rise` is what the replacement costs. `effective_rank` of each
-    sublayer's centred outputs is exp(entropy of the shares of variance) (Roy and Vetterli 2007).
+    Losses on the validation split in nats per token. `effective_rank` of each sublayer's centred outputs is
+    exp(entropy of the shares of variance) (Roy and Vetterli 2007).
     """
 
     loss_nats_per_token: float
     loss_with_means_nats_per_token: float
-    rise_nats_per_token: float
     effective_rank: dict[str, float]
+
+    @property
+    def rise_nats_per_token(self) -> float:
+        """Cost of the replacement."""
+        return self.loss_with_means_nats_per_token - self.loss_nats_per_token
 
 
 class Movement(Result):
@@ -138,31 +134,21 @@ class ConstrainResult(Result):
     `share_of_weights_changed` is the share of them that the start does not leave at the base model's value.
     """
 
-    variant: str
-    signs: Signs
-    start: Start
-    constraint: VerifiedWeights
     share_of_weights_changed: float
-    validation_perplexity_before: float
-    validation_perplexity_after: float
-    weights_digest: str
+    validation_loss_nats_per_token: float
 
 
 class ArmResult(Result):
-    """train-baseline, train-monotonic, train-placebo: what one arm spent, and what its constrained layers became.
+    """train-baseline, train-monotonic, train-placebo: what an arm's constrained layers became.
 
     `constraint` is None for an arm that was trained without. `snapshots`: share of the training -> validation loss.
-    `trials`, where learning rates were tried out: each rate -> the lowest validation loss with it; then `numerics` are
-    those of the trials.
+    `trials`, where several learning rates were tried: rate -> best validation loss; `numerics` are those of all trials.
     """
 
-    by: By
-    training: Training
     constraint: VerifiedWeights | None
     sublayers: Liveness
     movement: Movement
     snapshots: dict[str, float]
-    weights_digest: str
     trials: dict[str, float] = Field(default_factory=dict)
     numerics: dict[str, Any] = Field(default_factory=dict)
 
@@ -174,28 +160,19 @@ class ModelOrder(Result):
     on_text: OrderOnText
 
 
-class OrderResult(Result):
-    """order: the same questions to every model, at inputs that the first tokens of so many test documents give."""
-
-    split: str
-    documents: int
-    variant: str
-    models: dict[str, ModelOrder]
-    records_digest: str
-
-
 class ArmFacts(Result):
     """Cost of one arm, and what its constrained layers became.
 
     `start` is the start of its constrained weights, None for the base model itself. `alive_share`: what the loss rises
     by when its constrained sublayers are replaced by their means, as a share of what the baseline's rises by.
     `movement_ratio`: how far its constrained weights moved, as a multiple of the baseline's; None where they all
-    started at 0.
+    started at 0. `weights_digest` is of the files of its weights.
     """
 
     start: str | None
     by: By
     budget: dict[str, Any]
+    trials: dict[str, float] = Field(default_factory=dict)
     steps: int
     tokens_trained: int
     best_step: int
@@ -214,23 +191,3 @@ class ArmFacts(Result):
         if (rank := median(self.sublayers.effective_rank.values())) < LEAST_RANK:
             return f"their outputs have collapsed to an effective rank of {rank:.1f} in the median"
         return ""
-
-    @classmethod
-    def of(cls, name: str, arm: ArmResult, baseline: ArmResult, constraint: Constraint) -> Self:
-        """What `arm` spent, and what became of its constrained layers, beside those of the baseline."""
-        moved, reference = arm.movement.constrained, baseline.movement.constrained
-        rise, whole = arm.sublayers.rise_nats_per_token, baseline.sublayers.rise_nats_per_token
-        return cls(
-            start=f"{ARMS[name].signs}, {ARMS[name].started(constraint)}" if ARMS[name].signs else None,
-            by=arm.by,
-            budget=arm.training.budget,
-            steps=arm.training.steps,
-            tokens_trained=arm.training.tokens_trained,
-            best_step=arm.training.best_step,
-            constraint=arm.constraint,
-            sublayers=arm.sublayers,
-            alive_share=rise / whole if whole > 0 else 0.0,
-            movement=arm.movement,
-            movement_ratio=moved / reference if moved is not None and reference else None,
-            weights_digest=arm.weights_digest,
-        )

@@ -59,10 +59,12 @@ class AllowedSigns:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Reads what `save` wrote, on the CPU."""
+        """Reads what `save` wrote, on the CPU; BadInput where it is something else."""
         with safe_open(folder / FILE, framework="pt") as file:
+            if "signs" not in (metadata := file.metadata() or {}):
+                raise BadInput(f"{folder / FILE} does not say which signs it holds: constrain did not write it")
             layers = {name: file.get_tensor(name) for name in sorted(file.keys())}
-            return cls(cast(Signs, file.metadata()["signs"]), layers)
+            return cls(cast(Signs, metadata["signs"]), layers)
 
 
 @torch.no_grad()

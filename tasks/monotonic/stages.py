@@ -11,6 +11,23 @@ from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
 from tasks.training.budget import Budget
 
+VALIDATION = "validation_loss"
+"""What decides a training, in its metric rows; nats per token."""
+DOCUMENTS = 32
+"""First documents of the test split whose inputs of sublayers are looked at for their order."""
+
+
+ASKED = {
+    "validation losses": 1e-4,
+    "losses of liveness": 1e-4,
+    "ranks": 1e-3,
+    "signs": 1e-6,
+    "movement": 1e-4,
+    "order": 1e-3,
+}
+"""Kind -> how near it must be: nats per token, else relative or of a share. Everything is asked in fp32: another batch,
+kernel or device rounds a loss by 1e-6 to 1e-5."""
+
 
 class ConstrainConfig(OfLanguageStudy):
     """constrain: the base model with constrained weights, untrained."""

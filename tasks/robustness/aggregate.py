@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 
-from storage.records import Rows
 from tasks.attacks.comparisons import attack_findings, compared_pairs, primary, secondary, test_differences
 from tasks.attacks.reading import ReadAttacks, records_of
 from tasks.attacks.results import ATTACKS
-from tasks.findings.audit import require_audited
-from tasks.findings.final_results import changes_of
-from tasks.findings.provenance import provenance, run_directories
+from tasks.findings.final_results import of_runs
 from tasks.findings.publish import Published, publish_report, require_verified
-from tasks.language import checks as text_checks
-from tasks.language.result import BaseResult, EvaluateResult, SetupResult
-from tasks.monotonic import checks
-from tasks.monotonic.arm import BASE, BASELINE
-from tasks.monotonic.result import ArmFacts, ArmResult, OrderResult
+from tasks.language.checks import documents, require_evaluation, require_text
+from tasks.language.losses import rounded
+from tasks.language.pairs import packed_split
+from tasks.language.result import SetupResult
+from tasks.language.stages import BaseConfig
+from tasks.monotonic.arm import BASE
+from tasks.monotonic.numbers import BaseFacts, facts_of_arms, gates, order_of
+from tasks.monotonic.result import ArmResult
 from tasks.robustness.attacked_texts import attacked_texts
 from tasks.robustness.figures import figures
-from tasks.robustness.final_results import BaseFacts, FinalResults, TextProof
+from tasks.robustness.final_results import FinalResults, TextProof
 from tasks.robustness.report import report
-from tasks.robustness.stages import AUDITED, AggregateConfig
+from tasks.robustness.stages import AUDITED, AggregateConfig, EvaluateConfig
 from tasks.stage.run import StageInput, StageRun
 
 ORDER = ("setup", "base", "start", "train", "evaluate", "order", "uat", "hotflip", "transfer", "audit")
@@ -51,76 +50,48 @@ def aggregate(
     stages |= given | {f"train-{arm}": handle for arm, handle in arms.items()}
     stages = {name: stages[name] for name in sorted(stages, key=lambda name: ORDER.index(name.split("-")[0]))}
     require_verified(stages)
-    study = Read.of(config, stages)
-    results = _results(config, study, stages, run.run.root)
-    drawn = figures(results, study.attacks.strongest, arms | ({BASE: base} if study.base.training else {}))
-    document = report(results, drawn, attacked_texts(results, study.attacks.strongest, stages))
-    rows = {attack: [row for own in study.attacks.strongest[attack].values() for row in own] for attack in ATTACKS}
+    attacks = ReadAttacks.of(stages, text, config.attacked, config.uat, config.hotflip)
+    results = _results(run, config, attacks, stages)
+    scratch = {BASE: base} if base.run.metrics_file.exists() else {}
+    drawn = figures(results, attacks.strongest, arms | scratch)
+    document = report(results, drawn, attacked_texts(results, attacks.strongest, stages))
+    rows = {attack: [row for own in attacks.strongest[attack].values() for row in own] for attack in ATTACKS}
     return publish_report(run, stages, results, document, tables=rows)
 
 
-@dataclass(frozen=True)
-class Read:
-    """Results of the stages, and the records of those that keep any, checked against each other and the text."""
-
-    text: SetupResult
-    base: BaseResult
-    arms: dict[str, ArmResult]
-    evaluation: EvaluateResult
-    evaluated: Rows
-    order: OrderResult
-    attacks: ReadAttacks
-
-    @classmethod
-    def of(cls, config: AggregateConfig, stages: dict[str, StageInput]) -> Read:
-        text = SetupResult.read(stages["setup"])
-        text_checks.require_text(text, stages["setup"])
-        arms = {arm: ArmResult.read(stages[f"train-{arm}"]) for arm in config.arms}
-        base, order = BaseResult.read(stages["base"]), OrderResult.read(stages["order"])
-        checks.require_trainings(config.configuration, stages, text, base, arms)
-        checks.require_order(order, records_of(stages["order"]), [BASE, *config.arms], config.constraint.variant)
-        evaluation, evaluated = EvaluateResult.read(stages["evaluate"]), records_of(stages["evaluate"])
-        test = text_checks.documents(stages["setup"], "test")
-        models, precision = ["unigram", *config.attacked], config.configuration.get("evaluation_precision", "fp32")
-        text_checks.require_evaluation(evaluation, evaluated, test, models, precision)
-
-        attacks = ReadAttacks.of(stages, stages["setup"], config.attacked, config.uat, config.hotflip)
-        return cls(text, base, arms, evaluation, evaluated, order, attacks)
-
-
-def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput], root: Path) -> FinalResults:
+def _results(
+    run: StageRun, config: AggregateConfig, read: ReadAttacks, stages: Mapping[str, StageInput]
+) -> FinalResults:
     """Every number of the study."""
-    how, origins, pairs = config.evaluation, provenance(stages), compared_pairs(config.arms)
-    differences = test_differences(read.evaluated, pairs, how)
-    attacks = {
-        name: attack_findings(found, read.attacks.tried[name], pairs, how)
-        for name, found in read.attacks.results.items()
-    }
-    arms, decides = (
-        {name: ArmFacts.of(name, arm, read.arms[BASELINE], config.constraint) for name, arm in read.arms.items()},
-        config.primary.attack,
-    )
-    found = primary(config.primary, read.attacks.tried[decides], attacks[decides], arms, how)
+    how, pairs, text = config.evaluation, compared_pairs(config.arms), stages["setup"]
+    proof, blocks = require_text(text), packed_split(text.path / "text", "train")
+    base = BaseFacts.of(stages["base"], BaseConfig, blocks)
+    trained = {arm: stages[f"train-{arm}"] for arm in config.arms}
+    arms, evaluated = facts_of_arms(trained, config.constraint, blocks), records_of(stages["evaluate"])
+    precision = stages["evaluate"].configuration(EvaluateConfig).evaluation_precision
+    models = require_evaluation(evaluated, documents(text, "test"), ["unigram", *config.attacked], precision)
+    attacks = {name: attack_findings(found, read.tried[name], pairs, how) for name, found in read.searched.items()}
+    differences, decides = test_differences(evaluated, pairs, how), config.primary.attack
+    answer = primary(config.primary, read.tried[decides], attacks[decides], arms, how)
+    of_study = of_runs(run, stages, AUDITED, [*gates(base, arms), *read.gates])
+    of_trials = {arm: ArmResult.read(given).numerics for arm, given in trained.items()}
+    origins = of_study["provenance"]
     return FinalResults(
-        study=config.study,
+        **of_study,
         seeds=[config.seed],
-        primary=found,
+        primary=answer,
         arms=arms,
-        models=read.evaluation.models,
-        evaluation_precision=read.evaluation.precision,
-        rounded=read.evaluation.rounded,
+        models=models,
+        evaluation_precision=precision,
+        rounded=rounded(evaluated),
         differences=differences,
         attacks=attacks,
-        transfer=read.attacks.transfer,
-        order=read.order,
-        audit=require_audited(stages["audit"], AUDITED),
-        secondary=secondary(found, differences, attacks),
-        base=BaseFacts(**{name: getattr(read.base, name) for name in BaseFacts.model_fields}),
-        text=read.text.splits,
-        text_proof=TextProof(**{name: getattr(read.text, name) for name in TextProof.model_fields}),
-        numerics_changes={stage: changes for stage, given in stages.items() if (changes := changes_of(given))},
-        numerics={arm: read.arms[arm].numerics or origins[f"train-{arm}"].numerics for arm in config.arms},
-        runs=run_directories(stages, root),
-        provenance=origins,
+        transfer=read.transfer,
+        order=order_of(stages["order"], [BASE, *config.arms]),
+        secondary=secondary(answer, differences, attacks),
+        base=base,
+        text=proof.splits,
+        text_proof=TextProof.of(proof, SetupResult.read(text)),
+        numerics={arm: own or origins[f"train-{arm}"].numerics for arm, own in of_trials.items()},
         configuration=config.configuration,
     )

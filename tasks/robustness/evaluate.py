@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,12 @@ import numpy as np
 import pyarrow.parquet as pq
 from torch import nn
 
-from storage.records import read_records
 from tasks.attacks.stages import KEY_COLUMNS
 from tasks.language import foreign
 from tasks.language import model as language
-from tasks.language.evaluation import document_losses, require_precision, rolling_windows
-from tasks.language.losses import compared_documents, rounded, summary
-from tasks.language.result import EvaluateResult, SetupResult
+from tasks.language.evaluation import Window, document_losses, require_precision, rolling_windows
+from tasks.language.losses import compared_documents
+from tasks.language.pairs import packed_split
 from tasks.language.study import snapshot_folder
 from tasks.language.tokenizer import encode
 from tasks.monotonic.arm import BASE, BASELINE
@@ -36,16 +36,16 @@ def evaluate(
     base: StageInput,
     constrained: StageInput,
     **arms: StageInput,
-) -> EvaluateResult:
-    """Writes one record for each model and test document; perplexities of all models in the result."""
+) -> dict[str, Any]:
+    """Writes one record for each model and test document."""
     require_precision(config.evaluation_precision, device(config.execution))
-    setup = SetupResult.read(text)
     tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
     documents = pq.read_table(text.path / "text" / "test.parquet").to_pylist()
     tokens = encode(tokenizer, (row["text"] for row in documents))
     examples = [((row["example_id"], row["source"]), ids) for row, ids in zip(documents, tokens, strict=True)]
     parts = [examples[i : i + DOCUMENTS_IN_A_PART] for i in range(0, len(examples), DOCUMENTS_IN_A_PART)]
     folders = _folders(config, base, constrained, arms)
+    length = packed_split(text.path / "text", "train").sequence_length
 
     beside = set[str]()
     if config.evaluation_precision != "fp32":
@@ -54,17 +54,10 @@ def evaluate(
     keys = _unigram_records(run, text, examples, beside)
     with run.watched(config.execution.stall_minutes):
         for done, (name, folder) in enumerate(folders.items()):
-            keys += _model_records(run, config, setup, name, folder, parts, beside, done, len(folders))
-    digest = run.merge_records(keys, KEY_COLUMNS)
-    rows = list(read_records(run.directory / "records.parquet"))
-    return EvaluateResult(
-        split="test",
-        documents=len(examples),
-        models={name: summary(rows, name) for name in ["unigram", *folders]},
-        precision=config.evaluation_precision,
-        rounded=rounded(rows),
-        records_digest=digest,
-    )
+            windows = partial(rolling_windows, end_of_text=tokenizer.eos_token_id, length=length)
+            keys += _model_records(run, config, windows, name, folder, parts, beside, done, len(folders))
+    run.merge_records(keys, KEY_COLUMNS)
+    return {}
 
 
 def _folders(
@@ -93,7 +86,7 @@ def _unigram_records(run: StageRun, text: StageInput, examples: list[Example], b
 def _model_records(
     run: StageRun,
     config: EvaluateConfig,
-    setup: SetupResult,
+    windows_of: Callable[[list[int]], list[Window]],
     name: str,
     folder: Path,
     parts: list[list[Example]],
@@ -105,15 +98,14 @@ def _model_records(
 
     The documents of `beside` are evaluated in fp32 too.
     """
-    length = setup.packed["train"].sequence_length
 
-    @functools.cache
+    @cache
     def loaded() -> nn.Module:
         return language.load(folder).to(device(config.execution)).eval()
 
     def rows(part: list[Example]) -> list[dict[str, Any]]:
-        windows = [rolling_windows(ids, setup.end_of_text_id, length) for _, ids in part]
-        losses = functools.partial(document_losses, loaded(), batch_size=config.execution.evaluation_batch_examples)
+        windows = [windows_of(ids) for _, ids in part]
+        losses = partial(document_losses, loaded(), batch_size=config.execution.evaluation_batch_examples)
         sums = losses(windows, precision=config.evaluation_precision)
         some = {id_: own for (id_, _), own in zip(part, windows, strict=True) if id_[0] in beside}
         exact = dict(zip(some, losses([*some.values()]).tolist(), strict=True))

@@ -5,28 +5,32 @@ Names of models are keys, as in `tasks.robustness.results`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
-from tasks.attacks.results import Findings, PrimaryAnswer, Tested, TransferResult
-from tasks.findings.audit import AuditResult
-from tasks.findings.provenance import Provenance, run_name
+from tasks.attacks.origins import OF_ATTACKS
+from tasks.attacks.results import Findings, PrimaryAnswer, Tested, Transfers
+from tasks.findings.final_results import Origins, StudyResults
 from tasks.language.losses import LossDifference, ModelLoss, RoundedLoss
-from tasks.language.result import SplitSummary, TrainedCheck
-from tasks.monotonic.result import ArmFacts, OrderResult
+from tasks.language.result import SetupResult, SplitsProof, SplitSummary
+from tasks.monotonic.numbers import BaseFacts
+from tasks.monotonic.result import ArmFacts, ModelOrder
 from tasks.stage.result import Result
-from tasks.training.initial import InitialWeights
 
-
-class BaseFacts(Result):
-    """Facts of the report on the base model; `init_from` only where it began with the weights of another run."""
-
-    architecture: str
-    parameters: int
-    source: str
-    trained_check: TrainedCheck
-    init_from: InitialWeights | None = None
+NOT_KEPT = "of train documents the tokens alone are kept: setup counted them, and what it left out"
+ORIGINS = OF_ATTACKS | Origins(
+    computed={
+        **dict.fromkeys(("rounded.*", "evaluation_precision"), "records of evaluate and stage.json"),
+        **dict.fromkeys(("text.*", "text_proof.skipped_rows.*"), "the splits' files"),
+        "numerics.*": "stage.json",
+    },
+    asked={},
+    not_asked={
+        **dict.fromkeys(("text.train.*", "text_proof.*"), NOT_KEPT),
+        "order.*.sublayers.*.worst_violation_found": "one sublayer alone, the worst, keeps the pair that refutes it",
+    },
+)
 
 
 class TextProof(Result):
@@ -37,11 +41,15 @@ class TextProof(Result):
     contaminated_dropped_documents: int
     skipped_rows: dict[str, int] = Field(default_factory=dict)
 
+    @classmethod
+    def of(cls, proof: SplitsProof, setup: SetupResult) -> Self:
+        own = {name: getattr(proof, name) for name in cls.model_fields if name in SplitsProof.model_fields}
+        return cls(**own, skipped_rows=setup.skipped_rows)
 
-class FinalResults(Result):
+
+class FinalResults(StudyResults):
     """aggregate: every number of the study, with the runs that they came from (`runs` and `provenance` by stage)."""
 
-    study: str
     seeds: list[int]
     primary: PrimaryAnswer
     arms: dict[str, ArmFacts]
@@ -50,22 +58,14 @@ class FinalResults(Result):
     rounded: dict[str, RoundedLoss] = Field(default_factory=dict)
     differences: list[LossDifference]
     attacks: dict[str, Findings]
-    transfer: TransferResult
-    order: OrderResult
-    audit: AuditResult
+    transfer: Transfers
+    order: dict[str, ModelOrder]
     secondary: list[Tested]
     base: BaseFacts
     text: dict[str, SplitSummary]
     text_proof: TextProof
-    numerics_changes: dict[str, list[dict[str, Any]]]
     numerics: dict[str, dict[str, Any]]
-    runs: dict[str, str]
-    provenance: dict[str, Provenance]
     configuration: dict[str, Any]
-
-    def run(self, stage: str) -> str:
-        """The name of the run directory of a stage: the last cell of every row of its numbers."""
-        return run_name(self.runs[stage])
 
     def adjusted(self, measure: str, model: str, reference: str) -> float | None:
         """The p-value of a secondary comparison, adjusted for their number; None of what was not tested as one."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tasks.attacks.answer import answer_figure, numbers, told
 from tasks.findings.document import Document, Figure, Folded, Section
+from tasks.findings.gates import checked_section
 from tasks.findings.numbers import NATS, estimate, span
 from tasks.monotonic.arm import BASELINE, MONOTONIC
 from tasks.robustness import tables, words
@@ -96,17 +98,8 @@ def _attack_section(name: str, results: FinalResults, drawn: Mapping[str, Figure
 
 def _checks_section(results: FinalResults) -> Section:
     constrained = next((arm.constraint.layers for arm in results.arms.values() if arm.constraint), [])
-    return Section(
-        "What was verified",
-        texts=[
-            f"{words.verified(results)}. That all arms had distinct weights, that each model was attacked at the same "
-            "counted cost on the same tokens of documents which no search had seen, and that losses, costs and "
-            "successes follow from the records was computed again before this page was written.",
-            results.audit.in_words,
-            words.trained(results),
-        ],
-        details=[Folded("The layers that were checked", "\n".join(constrained))],
-    )
+    checked = checked_section(results.gates, results.audit)
+    return replace(checked, details=[Folded("The layers whose signs were checked", "\n".join(constrained))])
 
 
 def _text_section(results: FinalResults) -> Section:

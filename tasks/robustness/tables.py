@@ -12,6 +12,7 @@ from tasks.attacks.results import Findings, Trigger
 from tasks.findings.document import Section
 from tasks.findings.numbers import NATS, RATE, SHARE, p_value, perplexity, rate_points, smallest, span, value_and_span
 from tasks.findings.table import Quoted, Table
+from tasks.monotonic.stages import DOCUMENTS
 from tasks.robustness.final_results import FinalResults
 
 LOSS, COUNT, TIMES = "{:.4f}".format, "{:,}".format, "{:.2f}".format
@@ -37,7 +38,7 @@ def dead_marked(sections: Iterable[Section], dead: Collection[str]) -> list[Sect
 
 
 def primary_table(results: FinalResults, given: Answered) -> Table:
-    asked, run = results.primary.primary, results.run("transfer")
+    asked, run = results.primary.primary, results.run_of("transfer")
     how = "by exchanges within sources (of n sources never below 2 / 2^n)"
     if results.attacks[asked.attack].one_for_all:
         how = "of Student's t, over searches and sources"
@@ -62,7 +63,7 @@ def liveness_table(results: FinalResults) -> Table:
             f"{arm.constraint.share_of_zeros:.0%}" if arm.constraint else "-",
         ]
         training = [COUNT(arm.best_step), f"{arm.budget['learning_rate']:g}"]
-        rows.append([name, arm.start or "base", arm.by, *alive, *moves, *training, results.run(f"train-{name}")])
+        rows.append([name, arm.start or "base", arm.by, *alive, *moves, *training, results.run_of(f"train-{name}")])
     return Table(
         "What the constrained sublayers do on the validation split: what their replacement by their mean output adds "
         "to the loss (nats per token), as a share of the baseline's; effective rank of their outputs without what a "
@@ -78,7 +79,7 @@ def liveness_table(results: FinalResults) -> Table:
 
 
 def loss_tables(results: FinalResults) -> list[Table]:
-    run, level = results.run("evaluate"), results.differences[0].confidence_level
+    run, level = results.run_of("evaluate"), results.differences[0].confidence_level
     losses = [
         [name, perplexity(of.perplexity), LOSS(of.loss_nats_per_token), COUNT(of.tokens_scored), run]
         for name, of in results.models.items()
@@ -105,7 +106,7 @@ def loss_tables(results: FinalResults) -> list[Table]:
 
 
 def _rounding_table(results: FinalResults) -> Table:
-    rows, run = [], results.run("evaluate")
+    rows, run = [], results.run_of("evaluate")
     for name, of in results.rounded.items():
         rounding = map("{:.1e}".format, (of.mean_nats_per_token, of.largest_nats_per_token))
         rows.append([name, results.evaluation_precision, *rounding, COUNT(of.documents), run])
@@ -143,7 +144,7 @@ def _effect_table(results: FinalResults, findings: Findings) -> Table:
         losses = map(LOSS, (effect.clean_loss_nats_per_token, effect.attacked_loss_nats_per_token))
         increase = value_and_span(effect.increase_nats_per_token, NATS)
         increase += value_and_span(effect.relative_increase, SHARE)
-        rows.append([model, *losses, *increase, _found_for(findings.attacked_by[model]), results.run("transfer")])
+        rows.append([model, *losses, *increase, _found_for(findings.attacked_by[model]), results.run_of("transfer")])
     return Table(
         "The attack: clean loss of the whole texts in nats per token, its increase where nothing was written under "
         f"the strongest attack, also as a share of the clean loss; {level} intervals over sources. Attacked = clean + "
@@ -166,7 +167,7 @@ def _success_table(results: FinalResults, findings: Findings) -> Table:
         rates = [*value_and_span(effect.success_rate, RATE), *value_and_span(effect.control_success_rate, RATE)]
         excess, flips = value_and_span(effect.success_rate_minus_control, rate_points), findings.flips[model]
         texts = map(COUNT, (flips.unchanged_documents, findings.round_trips_documents[model]))
-        clean, run = LOSS(effect.clean_loss_nats_per_token), results.run("transfer")
+        clean, run = LOSS(effect.clean_loss_nats_per_token), results.run_of("transfer")
         rows.append([model, clean, *rates, *excess, TIMES(flips.mean), *texts, run])
     return Table(
         f"Successes: texts whose loss per token the strongest attack raised by more than {threshold:.0%} of the clean "
@@ -188,7 +189,7 @@ def _search_table(name: str, results: FinalResults, findings: Findings) -> Table
         found = [NATS(increase.value) for increase in (*controls, *effect.budget_increases)]
         found += value_and_span(effect.search_minus_blind_nats_per_token, NATS)
         rank = findings.rank_correlation[model]
-        rows.append([model, *found, "-" if rank is None else f"{rank:+.2f}", results.run(f"{name}-{model}")])
+        rows.append([model, *found, "-" if rank is None else f"{rank:+.2f}", results.run_of(f"{name}-{model}")])
     return Table(
         "The search on each model alone, in nats per token, beside two controls: random tokens, and blind search at "
         "the same counted cost. What it found with shares of its budget, rounded up to whole steps; what the gradient "
@@ -214,7 +215,7 @@ def _difference_table(name: str, results: FinalResults, findings: Findings) -> T
             p = estimate.p_value if estimate else None
             cells += [*value_and_span(estimate, form), p_value(p), p_value(adjusted)]
         could = smallest(row.increase_nats_per_token)
-        rows.append([f"{row.model} - {row.reference}", *cells, could, results.run("transfer")])
+        rows.append([f"{row.model} - {row.reference}", *cells, could, results.run_of("transfer")])
     tested = ["interval", "p", "adjusted"]
     about_p = ""
     if rates or findings.searches > 1:
@@ -244,7 +245,7 @@ def sampled(findings: Findings) -> str:
 
 
 def _equal_loss_table(results: FinalResults, findings: Findings) -> Table:
-    rows, run = [], results.run("transfer")
+    rows, run = [], results.run_of("transfer")
     for row, alone in zip(findings.at_equal_loss, findings.at_equal_loss_alone, strict=True):
         loss, increase = row.clean_loss_nats_per_token, findings.effects[row.model].increase_nats_per_token
         between = " and ".join(row.between) if row.covered else f"beyond {row.between[0]}"
@@ -264,7 +265,7 @@ def _equal_loss_table(results: FinalResults, findings: Findings) -> Table:
 
 def _transfer_table(name: str, results: FinalResults) -> Table:
     """Rows: the model that the attack was found for; columns: the model that it was tried on."""
-    matrix, run = getattr(results.transfer, name), results.run("transfer")
+    matrix, run = getattr(results.transfer, name), results.run_of("transfer")
     return Table(
         "Transfer: what a search found for one model (row) tried on another (column); increase in nats per token.",
         ["found for", "search", *(f"on {model}" for model in matrix["gradient"]), "run"],
@@ -280,7 +281,7 @@ def _trigger_table(results: FinalResults, findings: Findings) -> Table:
     rows: list[list[object]] = []
     for search, triggers in {"gradient": findings.triggers, "blind": findings.blind_triggers}.items():
         for model, trigger in triggers.items():
-            rows += [[model, search, *cells, results.run(f"uat-{model}")] for cells in _restarts(trigger)]
+            rows += [[model, search, *cells, results.run_of(f"uat-{model}")] for cells in _restarts(trigger)]
     return Table(
         "Every restart of both searches: loss on the search documents in nats per token, clean and behind the "
         "trigger, and the trigger as token ids. The highest of a model is kept, and judged on other documents: as text "
@@ -292,19 +293,20 @@ def _trigger_table(results: FinalResults, findings: Findings) -> Table:
 
 def _restarts(trigger: Trigger) -> list[list[object]]:
     kept, rows = (Quoted(trigger.trigger_text), "yes" if trigger.trigger_round_trips else "no"), []
-    for number, (name, restart) in enumerate(zip(trigger.named(), trigger.restarts, strict=True), 1):
+    best = max(trigger.restarts, key=lambda restart: restart.search_loss_nats_per_token)
+    for number, restart in enumerate(trigger.restarts, 1):
         losses = map(LOSS, (trigger.search_loss_clean_nats_per_token, restart.search_loss_nats_per_token))
         ids = " ".join(map(str, restart.trigger_ids))
-        rows.append([number, *losses, ids, *(kept if name == "uat" else ("-", "-"))])
+        rows.append([number, *losses, ids, *(kept if restart is best else ("-", "-"))])
     return rows
 
 
 def order_tables(results: FinalResults) -> list[Table]:
     """The answer of every model for its worst sublayer; a proof holds for all inputs, the rest for those looked at."""
-    found, run = results.order, results.run("order")
-    scope = next(iter(found.models.values())).certificate.scope
+    found, run = results.order, results.run_of("order")
+    scope = next(iter(found.values())).certificate.scope
     proofs, on_text = [], []
-    for name, order in found.models.items():
+    for name, order in found.items():
         certificate, jacobian, rises = order.certificate, order.on_text.jacobian, order.on_text.rises
         falls = [one.worst_violation_found for one in certificate.sublayers]
         bounds = [one.worst_violation_bound for one in certificate.sublayers]
@@ -321,8 +323,8 @@ def order_tables(results: FinalResults) -> list[Table]:
             proofs,
         ),
         Table(
-            f"The same at inputs that {found.documents} documents of the {found.split} split give: share of the "
-            "Jacobian's entries below 0, and their share in its size; outputs that fall when inputs rise, and theirs.",
+            f"The same at inputs that the first {DOCUMENTS} documents of the test split give: share of the Jacobian's "
+            "entries below 0, and their share in its size; outputs that fall when inputs rise, and theirs.",
             ["model", "entries below 0", "of size", "outputs that fall", "of size", "inputs", "run"],
             on_text,
         ),
@@ -339,5 +341,5 @@ def split_table(results: FinalResults) -> Table:
     rows = []
     for name, split in results.text.items():
         sizes = map(COUNT, (split.documents, split.sources, split.characters))
-        rows.append([name, *sizes, split.digest[:12], results.run("setup")])
+        rows.append([name, *sizes, split.digest[:12], results.run_of("setup")])
     return Table("The splits.", ["split", "documents", "sources", "characters", "digest", "run"], rows)

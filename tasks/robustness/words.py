@@ -10,7 +10,7 @@ from tasks.attacks.answer import Answered, answered_once, shows_the_control
 from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack
 from tasks.attacks.results import Findings, PrimaryAnswer
 from tasks.findings.final_results import begun_with_weights, numerics_changed, numerics_differ
-from tasks.findings.numbers import NATS, estimate, holds_zero, percent, perplexity
+from tasks.findings.numbers import NATS, estimate, holds_zero, percent
 from tasks.findings.statistics.power import POWER, chance_of
 from tasks.monotonic.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, CONTROL
 from tasks.monotonic.result import ArmFacts
@@ -339,31 +339,6 @@ def attack_cautions(results: FinalResults) -> Iterable[str]:
                 f"{name} is not told apart from random tokens on {', '.join(same)}: the interval of attack minus "
                 "control holds zero."
             )
-
-
-def verified(results: FinalResults) -> str:
-    """Says what was verified of the constrained layers."""
-    kept = {name: arm.constraint for name, arm in results.arms.items() if arm.constraint}
-    return "After training, read from the effective weights of every layer that the variant names: " + "; ".join(
-        f"{name}: {of.weights_checked:,} weights of {of.layers_checked} layers ({of.variant}), signs {of.signs}, none "
-        f"violated, {of.share_of_zeros:.0%} are 0"
-        for name, of in kept.items()
-    )
-
-
-def trained(results: FinalResults) -> str:
-    """Says that the base model is a trained one, by what it is compared with."""
-    check = results.base.trained_check
-    perplexities = check.validation_perplexity
-    compared = [
-        f"{check.ratio_of_perplexities[name]:.4f} times that of {name} ({perplexity(perplexities[name])}; at most "
-        f"{limit:g} is allowed)"
-        for name, limit in check.required_ratio.items()
-    ]
-    return (
-        f"The base model ({results.base.source}) is a trained one: its validation perplexity is "
-        f"{perplexity(perplexities['base'])}, {' and '.join(compared)}."
-    )
 
 
 def about_order(results: FinalResults) -> list[str]:

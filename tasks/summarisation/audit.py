@@ -1,97 +1,158 @@
-"""audit: some recorded numbers again, by transformers' own loss and `generate`, on single pairs without padding."""
+"""audit: what the records say of every model, asked of `model/` again; see `tasks.attacks.audit`.
+
+Summaries are written again by transformers' `generate`, one at a time without padding. Their scores, and those that
+need no model, are all computed again.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from storage.errors import require_equal
+from storage.errors import require, require_each_once, require_equal
+from tasks.attacks.audit import HOW, Row, again, ask_models, summary_loss
 from tasks.attacks.reading import records_of
-from tasks.findings.audit import Audited, AuditResult
-from tasks.language import foreign
-from tasks.language import model as language
-from tasks.language.pairs import examples
+from tasks.attacks.stages import JUDGED
+from tasks.attacks.texts import tokenizer_of
+from tasks.findings.audit import Again, Asked, Audited, AuditResult
+from tasks.language.pairs import Example, examples
 from tasks.language.tokenizer import encode
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
+from tasks.summarisation.evaluate import beside, copied, scores
 from tasks.summarisation.rewrite import attacked
-from tasks.summarisation.stages import AUDIT_TOLERANCE, AuditConfig
-from tasks.summarisation.words import words
-from tasks.training.weights import weights_digest
+from tasks.summarisation.stages import AUDITED, AuditConfig
+from tasks.summarisation.words import lead_words, words
 
 
 def audit(
-    run: StageRun,
-    config: AuditConfig,
-    text: StageInput,
-    evaluation: StageInput,
-    rewritten: StageInput,
-    **given: StageInput,
+    run: StageRun, config: AuditConfig, text: StageInput, evaluation: StageInput, rewritten: StageInput, **given: Any
 ) -> AuditResult:
     """CheckFailed names the first model and pair whose number is another one than that of its record.
 
-    `given` are the models, and their attacks as `uat-...` and `hotflip-...`.
+    `given` are the models and starts, and their attacks as `uat-...` and `hotflip-...`.
     """
-    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
-    test = examples(text.path / "text", "test", tokenizer)
-    audited = Audited(run, "transformers, one pair at a time", "nats per token or ROUGE", AUDIT_TOLERANCE)
-    evaluated = records_of(evaluation)
-    for done, (name, place) in enumerate(config.models.items()):
-        run.step(done, len(config.models), "models", note=name)
-        role, folder = place.split("/", 1)
-        path = given[role].path / folder
-        if folder == "model":
-            said = given[role].result["weights_digest"]
-            require_equal(f"model/ of {name} holds the weights that its stage left", weights_digest(path), said)
-        model = language.load(path).to(device(config.execution)).eval()
-        require_as_good = partial(_require_as_good, model, tokenizer, config)
-        rows = {row["example_id"]: row for row in evaluated if row["model"] == name}
-        for number in audited.sample(f"test, {name}", len(test), config.audit.examples) if rows else []:
-            pair, row = test[number], rows[test[number].example_id]
-            loss = plain_loss(model, pair.read, pair.reference)
-            _compare(audited, "test losses", f"{name} on {pair.example_id[:12]}", row, loss)
-            where = f"the summary that {name} writes of {pair.example_id[:12]} alone"
-            require_as_good(where, pair.read, row["written"])
-            audited.compare("summaries", f"rouge1 of {where}", row["rouge1"], rouge1(pair.summary, row["written"]))
-        again = {(row["attack"], row["model"], row["example_id"]): row for row in records_of(rewritten)}
-        found = list(attacked(config, text, given, name))
-        for attack, kind in (("uat", "losses under triggers"), ("hotflip", "losses under flips")):
-            of_attack = [one for one in found if one.attack == attack]
-            for number in audited.sample(f"{attack}, {name}", len(of_attack), config.audit.examples):
-                one = of_attack[number]
-                where = f"{attack} on {name}, {one.pair.example_id[:12]}"
-                _compare(audited, kind, where, one.row, plain_loss(model, one.read, one.pair.reference))
-                row = again[attack, name, one.pair.example_id]
-                require_as_good(f"the summary under {where} alone", one.read, row["written"])
-                require_as_good(f"the summary without {where} alone", one.clean, row["clean_written"])
-                for column, text_of in (("rouge1", row["written"]), ("clean_rouge1", row["clean_written"])):
-                    audited.compare("summaries", f"{column} of {where}", row[column], rouge1(one.pair.summary, text_of))
+    audited = Audited(run, HOW.format(device(config.execution).type))
+    asks = _Summaries(config, text, given, records_of(evaluation), records_of(rewritten))
+    ask_models(run, config, text, given, audited, asks.asked)
+    for asked in (asks.scores_of_tests(), asks.scores_of_attacked()):
+        audited.ask(asked)
     return audited.result()
 
 
-@torch.no_grad()
-def plain_loss(model: Any, read: list[int], reference: list[int]) -> float:
-    """Summed loss of a reference in nats, by the model's own mean over its labels."""
-    where = next(model.parameters()).device
-    labels = torch.tensor([reference], device=where)
-    loss = model(input_ids=torch.tensor([read], device=where), labels=labels).loss
-    return loss.double().item() * len(reference)
+class _Summaries:
+    """The losses and scores of summaries, of test pairs and of attacked ones."""
+
+    def __init__(
+        self, config: AuditConfig, text: StageInput, given: Any, evaluated: list[Row], rewritten: list[Row]
+    ) -> None:
+        self.config, self.text, self.given, self.tokenizer = config, text, given, tokenizer_of(text)
+        self.evaluated, self.rewritten = evaluated, rewritten
+        self.test = examples(text.path / "text", "test", self.tokenizer)
+        self.places = {pair.example_id: place for place, pair in enumerate(self.test)}
+        self.judged = {pair.example_id: pair for pair in examples(text.path / "text", JUDGED, self.tokenizer)}
+
+    def asked(self, name: str, model: PreTrainedModel) -> Iterator[tuple[Asked[Any], str]]:
+        count, unit = self.config.audit.examples, "nats per token"
+        rows = [row for row in self.evaluated if row["model"] == name]
+        yield Asked("test losses", rows, partial(self._loss, name, model), unit, AUDITED["test losses"], count), name
+        written = partial(self._written, name, model)
+        yield Asked("summaries", rows, written, "of agreement", AUDITED["summaries"], count), name
+        if name in self.config.attacked:
+            changed = {
+                (one.attack, one.pair.example_id): one for one in attacked(self.config, self.text, self.given, name)
+            }
+            known = {(row["attack"], row["example_id"]): row for row in self.rewritten if row["model"] == name}
+            require_each_once(f"{name} wrote of every attacked article", known, changed)
+            both = [(one, known[key]) for key, one in changed.items()]
+            of_attacked = partial(self._attacked, name, model)
+            asked = Asked("summaries", both, of_attacked, "of agreement", AUDITED["summaries"], count)
+            yield asked, f"{name}, attacked"
+
+    def _pairs(self, row: Row) -> tuple[Example, Example]:
+        """A test pair, and the next one."""
+        known = row["example_id"] in self.places
+        require(known, "evaluate scored test pairs", row["example_id"], "the id of one")
+        place = self.places[row["example_id"]]
+        return self.test[place], self.test[(place + 1) % len(self.test)]
+
+    def _loss(self, name: str, model: PreTrainedModel, row: Row) -> Iterator[Again]:
+        pair, other = self._pairs(row)
+        yield again(f"evaluate, {name}", row, row["loss_sum_nats"], summary_loss(model, pair.read, pair.reference))
+        another = summary_loss(model, pair.read, other.reference)
+        scored = row | {"tokens_scored": len(other.reference)}
+        yield again(f"another summary, {name}", scored, row["another_loss_sum_nats"], another)
+        require_equal("the tokens of another summary", row["another_tokens_scored"], len(other.reference))
+
+    def _written(self, name: str, model: PreTrainedModel, row: Row) -> Iterator[Again]:
+        pair, _ = self._pairs(row)
+        yield as_good(
+            model,
+            self.tokenizer,
+            self.config,
+            f"the summary that {name} writes of {pair.example_id[:12]}",
+            pair.read,
+            row["written"],
+        )
+
+    def _attacked(self, name: str, model: PreTrainedModel, both: Any) -> Iterator[Again]:
+        one, row = both
+        what = f"the summary of {one.pair.example_id[:12]} by {name} under {one.attack}"
+        yield as_good(model, self.tokenizer, self.config, what, one.read, row["written"])
+        yield as_good(model, self.tokenizer, self.config, f"{what}, which did not", one.clean, row["clean_written"])
+
+    def scores_of_tests(self) -> Asked[Row]:
+        """Those of all test pairs, and those that need no model."""
+        lead = lead_words([pair.summary for pair in self.test])
+
+        def of_row(row: Row) -> Iterator[Again]:
+            pair, other = self._pairs(row)
+            computed = scores("", pair.summary, row["written"]) | beside(pair, other, lead)
+            computed |= {"copied_share": copied(row["written"], pair.article)}
+            yield from _scored(row, computed, f"{row['model']} on {pair.example_id[:12]}")
+            yield Again(f"rouge1 of {pair.example_id[:12]}", row["rouge1"], rouge1(pair.summary, row["written"]))
+
+        return Asked("scores", self.evaluated, of_row, "of ROUGE or a share", AUDITED["scores"])
+
+    def scores_of_attacked(self) -> Asked[Row]:
+        def of_row(row: Row) -> Iterator[Again]:
+            require(
+                row["example_id"] in self.judged, "rewrite wrote of attacked pairs", row["example_id"], "one of them"
+            )
+            summary = self.judged[row["example_id"]].summary
+            computed = scores("", summary, row["written"]) | scores("clean_", summary, row["clean_written"])
+            yield from _scored(row, computed, f"{row['attack']} on {row['model']}, {row['example_id'][:12]}")
+
+        return Asked("scores", self.rewritten, of_row, "of ROUGE or a share", AUDITED["scores"])
 
 
-def _require_as_good(model: Any, tokenizer: Any, config: AuditConfig, what: str, read: list[int], kept: str) -> None:
-    """CheckFailed unless `kept` is what the model writes alone, or a text of the same score: rounding decides a tie."""
-    if (written := _alone(model, tokenizer, config, read)) != kept:
-        ids = ([*own, tokenizer.eos_token_id] for own in encode(tokenizer, [written, kept]))
-        best, own = (plain_loss(model, read, one) / len(one) ** config.decoding.length_penalty for one in ids)
-        if abs(best - own) > AUDIT_TOLERANCE:
-            require_equal(what, written, kept)
+def _scored(row: Row, computed: dict[str, float], where: str) -> Iterator[Again]:
+    for column, score in computed.items():
+        yield Again(f"{column} of {where}", row[column], score)
 
 
-def _alone(model: Any, tokenizer: Any, config: AuditConfig, ids: list[int]) -> str:
+def as_good(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    config: AuditConfig,
+    what: str,
+    ids: list[int],
+    kept: str,
+) -> Again:
+    """The text that the model writes alone, or one of the same score: rounding decides a tie."""
+    if (written := alone(model, tokenizer, config, ids)) == kept:
+        return Again(what, 1.0, 1.0)
+    both = ([*own, tokenizer.eos_token_id] for own in encode(tokenizer, [written, kept]))
+    best, own = (summary_loss(model, ids, one) / len(one) ** config.decoding.length_penalty for one in both)
+    return Again(f"{what} ({kept!r} is kept, {written!r} is written)", own, best)
+
+
+def alone(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: AuditConfig, ids: list[int]) -> str:
     """What a model writes of one article, in a batch of its own without padding."""
     read = torch.tensor([ids])
     how, ids_of = config.decoding, model.config
@@ -116,8 +177,3 @@ def rouge1(reference: str, written: str) -> float:
     asked, given = (Counter(words(text)) for text in (reference, written))
     common = (asked & given).total()
     return 2 * common / (asked.total() + given.total()) if common else 0.0
-
-
-def _compare(audited: Audited, kind: str, where: str, row: dict[str, Any], computed: float) -> None:
-    tokens = row["tokens_scored"]
-    audited.compare(kind, f"the loss of {where}", row["loss_sum_nats"] / tokens, computed / tokens)

@@ -13,22 +13,19 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from storage.records import read_records
 from tasks.attacks.stages import KEY_COLUMNS
 from tasks.language import foreign
 from tasks.language import model as language
-from tasks.language.losses import summary
 from tasks.language.pairs import Example, examples
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
-from tasks.summarisation.results import METRICS, SummariesResult
 from tasks.summarisation.stages import EvaluateConfig, WritingConfig
-from tasks.summarisation.words import pieces, sentences, words
+from tasks.summarisation.words import METRICS, lead_words, pieces, sentences, words
 
 DOCUMENTS_IN_A_PART = 32
 
 
-def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: StageInput) -> SummariesResult:
+def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: StageInput) -> dict[str, Any]:
     """Writes one record for each model and test pair, with the summary that was written and its scores.
 
     Every row has beside them what needs no model: the first words of the article, as many as summaries have on average,
@@ -36,9 +33,8 @@ def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: 
     """
     tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
     pairs = examples(text.path / "text", "test", tokenizer)
-    lead_words = max(1, round(sum(len(pieces(pair.summary)) for pair in pairs) / len(pairs)))
-    others = [*pairs[1:], pairs[0]]
-    beside = [_beside(pair, other, lead_words) for pair, other in zip(pairs, others, strict=True)]
+    lead, others = lead_words([pair.summary for pair in pairs]), [*pairs[1:], pairs[0]]
+    trivial = [beside(pair, other, lead) for pair, other in zip(pairs, others, strict=True)]
     numbers = list(range(len(pairs)))
     parts = [numbers[first : first + DOCUMENTS_IN_A_PART] for first in numbers[::DOCUMENTS_IN_A_PART]]
     keys: list[str] = []
@@ -62,7 +58,7 @@ def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: 
                         "written": written,
                         **scores("", pair.summary, written),
                         "copied_share": copied(written, pair.article),
-                        **beside[part[place]],
+                        **trivial[part[place]],
                     }
                     for place, (pair, other, written) in enumerate(
                         zip(here, theirs, loaded.write([pair.read for pair in here]), strict=True)
@@ -70,15 +66,8 @@ def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: 
                 ]
 
             keys += run.each(parts, rows, "parts", name, f"{name}-", done * len(parts), len(models) * len(parts))
-    digest = run.merge_records(keys, KEY_COLUMNS)
-    records = list(read_records(run.directory / "records.parquet"))
-    return SummariesResult(
-        split="test",
-        documents=len(pairs),
-        models={name: summary(records, name) for name in models},
-        records_digest=digest,
-        lead_words=lead_words,
-    )
+    run.merge_records(keys, KEY_COLUMNS)
+    return {}
 
 
 class Writer:
@@ -130,9 +119,10 @@ class Writer:
         return language.filled_up(sequences, fill).to(next(self.model.parameters()).device)
 
 
-def _beside(pair: Example, other: Example, lead_words: int) -> dict[str, float]:
-    lead = " ".join(pieces(pair.article)[:lead_words])
-    return scores("lead_", pair.summary, lead) | scores("other_summary_", pair.summary, other.summary)
+def beside(pair: Example, other: Example, lead: int) -> dict[str, float]:
+    """Scores of what needs no model: the first words of the article, and the summary of another one."""
+    first = " ".join(pieces(pair.article)[:lead])
+    return scores("lead_", pair.summary, first) | scores("other_summary_", pair.summary, other.summary)
 
 
 def scores(name: str, reference: str, written: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The numbers of the report, after what can be computed again was."""
+"""The contents of `final_results.json`, names of models being keys, and how they are computed."""
 
 from __future__ import annotations
 
@@ -8,51 +8,121 @@ from typing import Any
 from storage.errors import require_equal
 from storage.records import Rows
 from tasks.attacks.comparisons import attack_findings, compared_pairs, primary, secondary, test_differences
+from tasks.attacks.origins import OF_ATTACKS
 from tasks.attacks.reading import ReadAttacks, records_of
-from tasks.findings.final_results import of_runs
+from tasks.attacks.results import Findings, PrimaryAnswer, Tested
+from tasks.findings.final_results import Origins, StudyResults, of_runs
 from tasks.findings.statistics.resampling import Estimate, estimate, sums_by_source
+from tasks.language import foreign
 from tasks.language.checks import documents, require_evaluation, require_text
-from tasks.language.result import BaseResult, PackedPairs, SetupResult
+from tasks.language.losses import LossDifference
+from tasks.language.pairs import examples, packed_split
+from tasks.language.result import PackedPairs, SplitSummary
+from tasks.language.stages import PairBaseConfig
 from tasks.monotonic.arm import BASE, BASELINE
-from tasks.monotonic.checks import require_order, require_trainings
-from tasks.monotonic.result import ArmFacts, ArmResult, OrderResult
+from tasks.monotonic.numbers import BaseFacts, facts_of_arms, gates, order_of
+from tasks.monotonic.result import ArmFacts
+from tasks.stage.result import Result
 from tasks.stage.run import StageInput, StageRun
-from tasks.summarisation.results import METRICS, FinalResults, ModelFacts, OrderFacts, Rouge, SummariesResult
 from tasks.summarisation.stages import AUDITED, ReportConfig
+from tasks.summarisation.words import METRICS, lead_words
+
+ORIGINS = OF_ATTACKS | Origins(
+    computed={"splits.*": "the splits' files", "packed.*": "the packed splits' descriptions"},
+    asked={
+        **dict.fromkeys(("models.*rouge*", "models.*.copied_share", "trivial.*", "lead_words", "rouge_*"), "scores"),
+        "models.*loss_nats_per_token": "test losses",
+    },
+    not_asked={
+        **dict.fromkeys(
+            ("splits.train.*", "packed.*_cut", "packed.*.dropped_tokens", "packed.*.sha256"),
+            "of train documents the tokens alone are kept: setup counted them, and what it cut",
+        ),
+    },
+)
+
+
+class Rouge(Result):
+    """Mean ROUGE F1 over the test pairs, from 0 to 1."""
+
+    rouge1: Estimate
+    rouge2: Estimate
+    rougeL: Estimate
+    rougeLsum: Estimate
+
+
+class ModelFacts(Rouge):
+    """One model on the test split; `another_loss...` is that of another article's summary, `copied_share` of pairs of
+    neighbouring words that it copies from the article."""
+
+    loss_nats_per_token: float
+    another_loss_nats_per_token: float
+    copied_share: float
+
+
+class OrderFacts(Result):
+    """Says if each constrained sublayer is monotone in what its RMSNorm gives it, why, and the steepest fall found."""
+
+    verdict: str
+    reason: str = ""
+    activation: str
+    worst_violation_found: float
+
+
+class FinalResults(StudyResults):
+    """Every number of the report.
+
+    `rouge_differences`, of ROUGE-1: comparison -> its estimate, paired by article; `rouge_drops`: attack -> model ->
+    what its gradient search takes from the ROUGE-1 of the same articles.
+    """
+
+    seed: int
+    lead_words: int
+    trivial: dict[str, Rouge]
+    models: dict[str, ModelFacts]
+    arms: dict[str, ArmFacts]
+    differences: list[LossDifference]
+    rouge_differences: dict[str, Estimate]
+    rouge_drops: dict[str, dict[str, Estimate]]
+    order: dict[str, OrderFacts]
+    attacks: dict[str, Findings]
+    primary: PrimaryAnswer
+    secondary: list[Tested]
+    base: BaseFacts
+    splits: dict[str, SplitSummary]
+    packed: dict[str, PackedPairs]
+    configuration: dict[str, Any]
 
 
 def final_results(
     run: StageRun, config: ReportConfig, inputs: Mapping[str, StageInput], read: ReadAttacks
 ) -> FinalResults:
     """Every number of the study, after what can be computed again was."""
-    text, base = SetupResult.read(inputs["text"]), BaseResult.read(inputs[BASE])
-    trained = {arm: ArmResult.read(inputs[arm]) for arm in config.arms}
-    stages = {**inputs, **{f"train-{arm}": inputs[arm] for arm in config.arms}}
-    require_text(text, inputs["text"])
-    require_trainings(config.configuration, stages, text, base, trained)
-    order, models = OrderResult.read(inputs["order"]), [BASE, *config.arms]
-    require_order(order, records_of(inputs["order"]), models, config.constraint.variant)
-    evaluation, rows = SummariesResult.read(inputs["evaluation"]), records_of(inputs["evaluation"])
-    require_evaluation(evaluation, rows, documents(inputs["text"], "test"), models)
+    proof, blocks = require_text(inputs["text"]), packed_split(inputs["text"].path / "text", "train")
+    base = BaseFacts.of(inputs[BASE], PairBaseConfig, blocks)
+    arms = facts_of_arms({arm: inputs[arm] for arm in config.arms}, config.constraint, blocks)
+    models, rows = [BASE, *config.arms], records_of(inputs["evaluation"])
+    tokenizer = foreign.kept_tokenizer(inputs["text"].path / "text" / "tokenizer")
+    test = examples(inputs["text"].path / "text", "test", tokenizer)
+    losses = require_evaluation(rows, documents(inputs["text"], "test"), models)
     how, pairs = config.evaluation, compared_pairs(config.arms)
     settings = (how.bootstrap_resamples, how.confidence_level)
     differences = test_differences(rows, pairs, how)
-    attacks = {name: attack_findings(found, read.tried[name], pairs, how) for name, found in read.results.items()}
-    arms = {name: ArmFacts.of(name, arm, trained[BASELINE], config.constraint) for name, arm in trained.items()}
+    attacks = {name: attack_findings(found, read.tried[name], pairs, how) for name, found in read.searched.items()}
     decides = config.primary.attack
     found = primary(config.primary, read.tried[decides], attacks[decides], arms, how)
     of_model = {name: [row for row in rows if row["model"] == name] for name in models}
     return FinalResults(
-        **of_runs(run, inputs, AUDITED),
+        **of_runs(run, inputs, AUDITED, [*gates(base, arms), *read.gates]),
         seed=config.configuration["seed"],
-        lead_words=evaluation.lead_words,
+        lead_words=lead_words([pair.summary for pair in test]),
         trivial={
             name: Rouge(**_rouge(of_model[BASELINE], f"{name}_", *settings)) for name in ("lead", "other_summary")
         },
         models={
             name: ModelFacts(
                 **_rouge(own, "", *settings),
-                loss_nats_per_token=evaluation.models[name].loss_nats_per_token,
+                loss_nats_per_token=losses[name].loss_nats_per_token,
                 another_loss_nats_per_token=_total(own, "another_loss_sum_nats") / _total(own, "another_tokens_scored"),
                 copied_share=_total(own, "copied_share") / len(own),
             )
@@ -62,26 +132,22 @@ def final_results(
         differences=differences,
         rouge_differences=_rouge_differences(of_model, pairs, *settings),
         rouge_drops=_drops(records_of(inputs["rewritten"]), read, *settings),
-        order={name: _order(of) for name, of in order.models.items()},
+        order={name: _order(of) for name, of in order_of(inputs["order"], models).items()},
         attacks=attacks,
         primary=found,
         secondary=secondary(found, differences, attacks),
-        trained_check=base.trained_check,
-        parameters=base.parameters,
-        architecture=base.architecture,
-        splits=text.splits,
-        packed={name: _of_pairs(packed) for name, packed in text.packed.items()},
+        base=base,
+        splits=proof.splits,
+        packed={
+            split: PackedPairs.read_file(inputs["text"].path / "text" / f"{split}.json")
+            for split in ("train", "validation")
+        },
         configuration=config.configuration,
     )
 
 
 def _total(rows: Rows, column: str) -> float:
     return float(sum(row[column] for row in rows))
-
-
-def _of_pairs(packed: Any) -> PackedPairs:
-    require_equal("the text is packed as pairs", type(packed), PackedPairs)
-    return packed
 
 
 def _order(of: Any) -> OrderFacts:
@@ -117,7 +183,7 @@ def _rouge(rows: Rows, name: str, resamples: int, level: float) -> dict[str, Est
 def _drops(rows: Rows, read: ReadAttacks, resamples: int, level: float) -> dict[str, dict[str, Estimate]]:
     """Attack -> model -> ROUGE-1 of the articles as they were less that under attack, of every attacked article."""
     found: dict[str, dict[str, Estimate]] = {}
-    for attack, results in read.results.items():
+    for attack, results in read.searched.items():
         for model in results:
             own = [row for row in rows if (row["attack"], row["model"]) == (attack, model)]
             asked = sorted(row["example_id"] for row in read.strongest[attack][model])

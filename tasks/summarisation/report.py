@@ -10,15 +10,16 @@ from tasks.attacks.sweep import sweep_attacks
 from tasks.findings.document import Document, Section
 from tasks.findings.figures import Estimated, forest
 from tasks.findings.final_results import numerics_changed
+from tasks.findings.gates import checked_section
 from tasks.findings.numbers import NATS, p_value, rate_points, smallest, span, value_and_span
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.sweep.configuration import SweepConfig
 from tasks.findings.table import Table
 from tasks.monotonic.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, LEAST_RANK, MONOTONIC
 from tasks.stage.run import StageInput, StageRun
-from tasks.summarisation.final_results import final_results
-from tasks.summarisation.results import METRICS, FinalResults
+from tasks.summarisation.final_results import FinalResults, final_results
 from tasks.summarisation.stages import ReportConfig
+from tasks.summarisation.words import METRICS
 
 REPAIRS = ("per-unit-signs",)
 """Arms that are as monotone as monotonic, and restrict less."""
@@ -57,14 +58,14 @@ def document(results: FinalResults) -> Document:
         [*numbers(given), *_numbers(results)],
         _figure(results) if found.answer is None else answer_figure(given),
         [answer.not_shown, *_not_shown(results)],
-        f"Arms are fine-tuned alike from one {results.architecture} of {results.parameters:,} parameters, which wrote "
-        f"summaries before; each is judged on {results.splits['test'].documents:,} test pairs. Losses are those of the "
-        "references, in nats per token.",
+        f"Arms are fine-tuned alike from one {results.base.architecture} of {results.base.parameters:,} parameters, "
+        f"which wrote summaries before; each is judged on {results.splits['test'].documents:,} test pairs. Losses are "
+        "those of the references, in nats per token.",
         sections=[
             Section("What the constraint costs", points=_costs(results), tables=[_models(results)]),
             Section("Do the constrained layers live, and are they monotone?", tables=[_layers(results)]),
             Section("Attacks on the article", tables=[_effects(results), _compared(results, given)]),
-            Section("Checked", texts=[results.audit.in_words, _read_check(results)]),
+            checked_section(results.gates, results.audit),
             Section("Limits", points=LIMITS),
         ],
     )
@@ -215,13 +216,4 @@ def _compared(results: FinalResults, given: Answered) -> Table:
         "comparison (adjusted: final_results.json); the smallest true difference shown with a chance of 80 %.",
         ["difference", "value", "interval", "p", "could show", "run"],
         rows,
-    )
-
-
-def _read_check(results: FinalResults) -> str:
-    ratio = results.trained_check.ratio_of_perplexities["another_summary"]
-    required = results.trained_check.required_ratio["another_summary"]
-    return (
-        f"The article is read: the perplexity of the base model's own summaries is {ratio:.2f} of that of another "
-        f"article's (required: at most {required:g})."
     )

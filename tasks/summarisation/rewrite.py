@@ -14,8 +14,7 @@ from tasks.language import foreign
 from tasks.language.pairs import Example, examples, packed_pairs
 from tasks.stage.run import StageInput, StageRun
 from tasks.summarisation.evaluate import DOCUMENTS_IN_A_PART, Writer, scores
-from tasks.summarisation.results import RewriteResult
-from tasks.summarisation.stages import RewriteConfig
+from tasks.summarisation.stages import AuditConfig, RewriteConfig
 
 KEY_COLUMNS = ("attack", "model", "example_id")
 
@@ -32,7 +31,7 @@ class Attacked:
     """The record of the attack."""
 
 
-def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **given: StageInput) -> RewriteResult:
+def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **given: StageInput) -> dict[str, Any]:
     """Writes one record for each attack, model and attacked pair, with both summaries and their scores."""
     tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
     keys: list[str] = []
@@ -62,16 +61,19 @@ def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **given: Sta
 
             total = len(config.models) * len(parts)
             keys += run.each(parts, rows, "parts", name, f"{done:03d}-", done * len(parts), total)
-    return RewriteResult(split=JUDGED, records_digest=run.merge_records(keys, KEY_COLUMNS))
+    run.merge_records(keys, KEY_COLUMNS)
+    return {}
 
 
-def attacked(config: RewriteConfig, text: StageInput, given: dict[str, StageInput], model: str) -> Iterator[Attacked]:
+def attacked(
+    config: RewriteConfig | AuditConfig, text: StageInput, given: dict[str, StageInput], model: str
+) -> Iterator[Attacked]:
     """What a model read of every attacked article, built anew of the records; `given` as `uat-...`, `hotflip-...`."""
     tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
     known = {pair.example_id: pair for pair in examples(text.path / "text", JUDGED, tokenizer)}
     packed = packed_pairs(text.path / "text")
     prefix = packed.prefix_ids if packed else []
-    trigger = UatResult.read(given[f"uat-{model}"]).gradient.trigger_ids
+    trigger = UatResult.read(given[f"uat-{model}"]).gradient.best.trigger_ids
     for attack, most in (("uat", config.uat.text_tokens), ("hotflip", config.hotflip.text_tokens)):
         for row in read_records(given[f"{attack}-{model}"].path / "records.parquet"):
             pair = known[row["example_id"]]

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
-from tasks.attacks.stages import AttackReportConfig
-from tasks.findings.configuration import Audit
+from tasks.attacks.stages import ASKED, AttackAuditConfig, AttackReportConfig
 from tasks.language.configuration import EncoderDecoder, TrainedTokenizer
-from tasks.language.stages import TRAINING, PairsConfig
+from tasks.language.stages import PairsConfig
 from tasks.language.study import LanguageExecution
 from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
 from tasks.summarisation.study import Decoding, Study
 
-AUDIT_TOLERANCE = 1e-4
-"""Nats per token, or a ROUGE score; both paths are in fp32, and differ by rounding alone."""
-AUDITED = dict.fromkeys(("test losses", "losses under triggers", "losses under flips", "summaries"), AUDIT_TOLERANCE)
-"""Kinds of numbers that the audit computes again."""
-Kind = TypeVar("Kind", bound="RewriteConfig")
+AUDITED = ASKED | {"summaries": 1e-4, "scores": 1e-6}
+"""Kinds of numbers that the audit computes again. Of a summary that is written otherwise the score must be as good, in
+nats per token."""
 
 
 class OfStudy(StageConfiguration):
@@ -50,12 +47,14 @@ class RewriteConfig(WritingConfig):
     uat: TriggerAttack
 
 
-class AuditConfig(RewriteConfig):
+class AuditConfig(AttackAuditConfig):
     """audit: recorded numbers of every model computed again by a plain path."""
 
-    numerics: ClassVar = TRAINING
+    STUDY: ClassVar[type[Study]] = Study
 
-    audit: Audit
+    decoding: Decoding
+    summary_tokens: int
+    uat: TriggerAttack
 
 
 class ReportConfig(AttackReportConfig):
@@ -70,6 +69,5 @@ def for_pairs(study: Study) -> PairsConfig:
     return PairsConfig.of(study, tokenizer=model, attacked_tokens=attacked)
 
 
-def of_attacked(study: Study, kind: type[Kind]) -> Kind:
-    """The configuration of a stage that reads every attacked model."""
-    return kind.of(study, models={name: "/".join(kept) for name, kept in study.attacked().items()})
+def for_rewrite(study: Study) -> RewriteConfig:
+    return RewriteConfig.of(study, models={name: "/".join(kept) for name, kept in study.attacked().items()})

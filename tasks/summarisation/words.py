@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 import regex
 
+METRICS = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
 ALONE = r"(?:(?=[\p{L}\p{N}])[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}])"
 UNSPACED = regex.compile(ALONE)
 WORD = regex.compile(rf"{ALONE}\p{{M}}*|(?:(?!{ALONE})[\p{{L}}\p{{N}}])(?:(?!{ALONE})[\p{{L}}\p{{M}}\p{{N}}])*")
@@ -39,6 +41,11 @@ def pieces(text: str) -> list[str]:
     """What stands between spaces; of a text that is mostly in scripts without them, its words."""
     found = WORD.findall(text)
     return found if 2 * sum(map(bool, map(UNSPACED.match, found))) > len(found) else text.split()
+
+
+def lead_words(summaries: Sequence[str]) -> int:
+    """Words that a summary has on average, which are taken from the beginning of an article in its place."""
+    return max(1, round(sum(len(pieces(summary)) for summary in summaries) / len(summaries)))
 
 
 @functools.cache

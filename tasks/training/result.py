@@ -12,16 +12,15 @@ from tasks.training.state import Position
 from tasks.training.trivial import compared
 
 
-def described(schedule: Schedule, problem: Problem, position: Position, name: str = "") -> dict[str, Any]:
+def described(schedule: Schedule, problem: Problem, position: Position) -> dict[str, Any]:
     """The budget and its use, the best step and its metrics, gradients by epoch, and every validation.
 
-    `name` is the result's name of the metric that decides, with its unit; empty means the name in its rows. The trivial
-    values are beside it where the problem has some, and the names of the metrics of which higher is better. A budget
-    with patience adds the step after which the training ended early, or null; one with a guard adds from which step it
-    went back to which, and the steps that it skipped.
+    The trivial values are beside it where the problem has some, and the names of the metrics of which higher is better.
+    A budget with patience adds the step after which the training ended early, or null; one with a guard adds from which
+    step it went back to which, and the steps that it skipped.
     """
     assert position.best_step is not None and position.best_value is not None
-    name, ended_early, decided = name or problem.decides, {}, problem.higher_decides
+    name, ended_early, decided = problem.decides, {}, problem.higher_decides
     if schedule.budget.patience_validations is not None:
         early = position.step < schedule.total_steps
         ended_early = {"ended_early_at_step": position.step if early else None}
@@ -38,11 +37,7 @@ def described(schedule: Schedule, problem: Problem, position: Position, name: st
         f"best_{name}": position.best_value,
         **{f"best_{further}": value for further, value in _further(position, position.best_step).items()},
         **compared(position.best_value, problem.trivial, decided),
-        **(
-            {"higher": [name if metric == problem.decides else metric for metric in problem.higher]}
-            if problem.higher
-            else {}
-        ),
+        **({"higher": [*problem.higher]} if problem.higher else {}),
         "gradients": position.epochs,
         "gradient_advice": advice(position.epochs[-1], schedule.budget.max_gradient_norm),
         "validations": [

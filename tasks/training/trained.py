@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from safetensors import safe_open
 
+from storage import durable
 from storage.errors import BadInput, require, require_close, require_equal
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput
@@ -61,6 +64,22 @@ class Trained(Result):
     @property
     def best(self) -> float:
         return next(value for step, value in self.validations if step == self.best_step)
+
+
+def weights_of(stage: StageInput) -> str:
+    """A digest of the files of the weights in `model/` of a verified stage: equal ones are one training."""
+    outputs = durable.read_json(stage.run.marker_file)["outputs"]
+    files = {name: said["sha256"] for name, said in outputs.items() if name.startswith("model/")}
+    return durable.sha256_json({name: digest for name, digest in files.items() if name.endswith(".safetensors")})
+
+
+def number_kept(folder: Path) -> int:
+    """The number of weights that lie in a saved model, tied ones once; reads the heads of its files alone."""
+    numbers = 0
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="np") as tensors:
+            numbers += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+    return numbers
 
 
 def require_budget(what: str, file: Path, rows: list[dict[str, Any]], budget: Budget, examples: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from storage import checkpoints as checkpoint_storage
 from storage import durable
-from tasks.training.budget import Budget
+from tasks.language.blocks import Blocks
 from tasks.training.schedule import Schedule
 from tests.tasks.tiny import finished_study
 
@@ -27,11 +27,10 @@ def test_d07_no_result_holds_what_a_clock_said_and_timing_is_outside_every_diges
 
 def test_d07_tokens_trained_count_train_blocks_alone():
     study = finished_study()
-    training = study.result("train-baseline")["training"]
-    packed = study.result("setup")["packed"]
-    schedule = Schedule(Budget(**training["budget"]), packed["train"]["blocks"])
-    assert training["steps"] == schedule.total_steps
-    assert training["tokens_trained"] == 16 * training["steps"] * (16 - 1)  # full windows only, in a tenth of an epoch
+    blocks = Blocks(study.path("setup") / "text", "train")
+    arm = durable.read_json(study.path("aggregate") / "final_results.json")["arms"]["baseline"]
+    assert arm["steps"] == Schedule(study.study.budget, len(blocks)).total_steps
+    assert arm["tokens_trained"] == 16 * arm["steps"] * (16 - 1)  # full windows only, in a tenth of an epoch
 
 
 def test_d08_nothing_that_executes_code_is_loaded_from_a_run_directory(tmp_path):

@@ -12,7 +12,7 @@ from tests.conftest import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "guarantees.md"
 BEGIN, END = "<!-- origins: python -m tests.docs.origins -->\n", "<!-- origins end -->\n"
-STUDIES = ("inversion", "poison", "calorimeter", "icecube")
+STUDIES = ("robustness", "icecube", "inversion", "summarisation", "poison", "calorimeter")
 
 
 def listing() -> str:

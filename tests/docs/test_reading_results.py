@@ -73,8 +73,7 @@ def test_its_tables_name_the_keys_and_columns_that_there_are(read, smoke_root):
 
 def test_the_attacked_text_the_curve_and_the_model_are_those_of_the_study(read, smoke_root):
     assert 0 < read["flips"] <= read["changed"]
-    arm = durable.read_json(next(smoke_root.glob("smoke/train-monotonic/*/result.json")))
-    assert read["steps"] and max(read["steps"]) == arm["training"]["steps"]
+    assert read["steps"] and max(read["steps"]) == final_results(smoke_root)["arms"]["monotonic"]["steps"]
     assert read["layers"] == 4 and read["least"] >= 0  # input and output of two feed-forward layers
     import pandas as pd
 

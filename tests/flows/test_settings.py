@@ -29,7 +29,7 @@ from tasks.monotonic import stages as stages_of_monotonic
 from tasks.monotonic.arm import ArmName
 from tasks.robustness import stages
 from tasks.robustness import study as of_study
-from tasks.robustness.stages import for_aggregate, for_setup
+from tasks.robustness.stages import AggregateConfig, for_setup
 from tasks.robustness.study import Study
 from tasks.stage.configuration import Configuration, field_class, scientific
 from tasks.stage.execution import Execution
@@ -53,8 +53,6 @@ EXECUTION_FIELDS = {  # beside `cell` and `execution` of a stage, and `name`, `s
     "FromScratch": "init_from",
     "PretrainedDirectory": "path",
     "BaseConfig": "models_of_study trainings_of_study",
-    "AttackReportConfig": "configuration",
-    "AggregateConfig": "study configuration",
 }
 OF_ALL = {StageConfiguration: {"cell", "execution"}, StudyBase: {"name", "sweep_seeds", "execution"}}
 SCIENTIFIC_FIELDS = {
@@ -116,9 +114,10 @@ SCIENTIFIC_FIELDS = {
     "UatConfig": "model folder seed attack",
     "HotFlipConfig": "model folder seed attack",
     "TransferConfig": "models uat hotflip",
-    "AuditConfig": "models arms attacked starts hotflip audit",
-    "AttackReportConfig": "arms attacked constraint uat hotflip evaluation primary",
-    "AggregateConfig": "seed arms attacked constraint uat hotflip evaluation primary",
+    "AttackAuditConfig": "models arms attacked starts variant hotflip audit",
+    "AuditConfig": "models arms attacked starts variant hotflip audit",
+    "AttackReportConfig": "arms attacked constraint uat hotflip configuration evaluation primary",
+    "AggregateConfig": "seed arms attacked constraint uat hotflip configuration evaluation primary",
 }
 
 
@@ -527,7 +526,9 @@ def test_a_key_that_is_gone_says_what_to_do_and_its_default_in_a_kept_study_is_l
     ):
         settings.read_study(ROBUSTNESS, "quick", ["unequal_budgets={reason: more to recover}"], None)
     assert _smoke(unequal_budgets="null") == _smoke()
-    assert for_aggregate(_smoke()).scientific()["unequal_budgets"] is None, "as in the fingerprints of finished runs"
+    assert AggregateConfig.of(_smoke()).scientific()["unequal_budgets"] is None, (
+        "as in the fingerprints of finished runs"
+    )
 
 
 def test_two_arms_that_are_one_experiment_are_refused():

@@ -12,7 +12,6 @@ from tasks.attacks.flips import (
     Flipped,
     FlipSearch,
     flips_of,
-    forwards_after,
     random_flips,
     scored_tokens,
     writable_positions,
@@ -156,7 +155,7 @@ def test_every_text_and_model_costs_the_same_and_the_blind_search_as_many_forwar
             found = [flip(gradient, text, attack), flip(blind, text, attack, with_gradient=False)]
             assert [own.count for own in found] == [gradient.count, blind.count]
             costs.add((gradient.count.forward_sequences, gradient.count.backward_sequences))
-            assert blind.count.forward_sequences == gradient.count.as_forwards == forwards_after(attack, 5)
+            assert blind.count.forward_sequences == gradient.count.as_forwards == attack.forwards_after(5)
             assert blind.count.backward_sequences == 0
     assert costs == {(1 + 5 * (1 + 12), 5)}
 

@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,26 +16,25 @@ import torch
 from transformers import AutoTokenizer
 
 from deployments.dag.walk import Handle
-from storage import durable
 from storage.errors import BadInput, CheckFailed
 from tasks.attacks import hotflip, transfer
-from tasks.attacks.candidates import blind_candidates
 from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.attacks.flips import random_flips, writable_positions
-from tasks.attacks.results import HotFlipResult, TransferResult, UatResult
+from tasks.attacks.reading import Searched
+from tasks.attacks.results import UatResult
 from tasks.attacks.scoring import Victim
 from tasks.attacks.stages import HotFlipConfig, TransferConfig, UatConfig
 from tasks.attacks.strongest import KEY_COLUMNS, Tried, increases_of
-from tasks.attacks.texts import attacked_texts, round_trips, text_of, usable_tokens
+from tasks.attacks.texts import attacked_texts, usable_tokens
 from tasks.attacks.trigger import TriggerSearch, control_triggers
 from tasks.language.model import load, save
 from tasks.language.stages import SetupConfig
+from tasks.language.tokenizer import round_trips, text_of
 from tasks.robustness.stages import for_setup
 from tasks.robustness.study import Study
 from tasks.stage.configuration import scientific
 from tasks.stage.run import Stage, StageInput, StageRun
 from tasks.stage.study import StageConfiguration
-from tests.records import plain_digest
 from tests.tasks.tiny import Here, tiny_model, tiny_study
 
 MODELS = {"base": 1, "baseline": 2}
@@ -87,15 +86,17 @@ class Attacked:
     def uat(self, model: str) -> UatResult:
         return UatResult.read(self.input(f"uat-{model}"))
 
-    def hotflip(self, model: str) -> HotFlipResult:
-        return HotFlipResult.read(self.input(f"hotflip-{model}"))
+    def searched(self, attack: str, model: str) -> Searched:
+        if attack == "hotflip":
+            return Searched.of_flips(self.rows(f"hotflip-{model}"), self.study.hotflip)
+        documents = len(self.texts(12, split="attack-search"))
+        return Searched.of_triggers(self.uat(model), self.study.uat, documents, self.tokenizer())
 
     def tokenizer(self) -> Any:
         return AutoTokenizer.from_pretrained(self.path("setup") / "text" / "tokenizer")
 
     def victim(self, model: str) -> Victim:
-        end_of_text = durable.read_json(self.handles["setup"].run.result_file)["end_of_text_id"]
-        return Victim(load(self.path(f"model-{model}") / FOLDERS[model]), end_of_text, 5)
+        return Victim(load(self.path(f"model-{model}") / FOLDERS[model]), self.tokenizer().eos_token_id, 5)
 
     def texts(
         self, tokens: int, documents: int | None = None, split: str = "attack-evaluation"
@@ -141,10 +142,8 @@ def study(tmp_path_factory) -> Attacked:
 def test_a_model_is_attacked_on_the_first_texts_of_attack_evaluation(study, attack, documents):
     split = pq.read_table(study.path("setup") / "text" / "attack-evaluation.parquet").to_pylist()[:documents]
     for model in MODELS:
-        rows, result = study.rows(f"{attack}-{model}"), getattr(study, attack)(model)
+        rows = study.rows(f"{attack}-{model}")
         assert [(row["model"], row["example_id"]) for row in rows] == [(model, row["example_id"]) for row in split]
-        assert (result.model, result.documents, result.split) == (model, documents, "attack-evaluation")
-        assert result.records_digest == plain_digest(rows)
 
 
 def test_every_model_had_the_same_budget_counted_and_so_had_the_blind_search(study):
@@ -154,7 +153,7 @@ def test_every_model_had_the_same_budget_counted_and_so_had_the_blind_search(stu
         costs.add((gradient.forward_sequences, gradient.backward_sequences))
         assert blind.forward_sequences == gradient.forward_sequences + 2 * gradient.backward_sequences
         assert blind.backward_sequences == 0 < gradient.backward_sequences
-        flips = study.hotflip(model)
+        flips = study.searched("hotflip", model).cost
         costs.add((flips.forward_sequences, flips.backward_sequences))
         assert flips.blind_forward_sequences == flips.forward_sequences + 2 * flips.backward_sequences
         for row in study.rows(f"hotflip-{model}"):
@@ -169,7 +168,7 @@ def test_uat_records_are_the_losses_of_the_texts_own_tokens(study):
         usable = usable_tokens(study.tokenizer(), len(victim.embeddings_VD))
         controls = control_triggers(usable, study.study.uat, study.study.seed)
         assert list(found.gradient.budgets) == [f"{share:g}" for share in BUDGET_SHARES]
-        prefixes = [[], found.blind.trigger_ids, *found.gradient.budgets.values(), *controls]
+        prefixes = [[], found.blind.best.trigger_ids, *found.gradient.budgets.values(), *controls]
         for row in study.rows(f"uat-{model}"):
             tokens = texts[row["example_id"]]
             losses = victim.losses(prefixes, [tokens] * len(prefixes))
@@ -183,14 +182,17 @@ def test_uat_records_are_the_losses_of_the_texts_own_tokens(study):
 
 def test_a_trigger_is_the_best_restart_on_the_search_split_and_given_as_ids_and_text(study):
     tokenizer = study.tokenizer()
-    for trigger in (t for model in MODELS for t in (study.uat(model).gradient, study.uat(model).blind)):
-        best = max(trigger.restarts, key=lambda restart: restart.search_loss_nats_per_token)
-        assert trigger.trigger_ids == best.trigger_ids == trigger.budgets["1"] and len(best.trigger_ids) == 3
-        assert trigger.search_loss_nats_per_token == best.search_loss_nats_per_token
-        assert trigger.search_loss_nats_per_token > trigger.search_loss_clean_nats_per_token
-        assert trigger.trigger_text == text_of(tokenizer, best.trigger_ids)
-        assert trigger.trigger_round_trips == round_trips(tokenizer, best.trigger_ids)
-        assert len(trigger.curve) == 2 * 4 and trigger.curve[-1].forward_sequences < trigger.forward_sequences * 2
+    for model, search in product(MODELS, ("gradient", "blind")):
+        searched, found = getattr(study.uat(model), search), study.searched("uat", model)
+        best, shown = max(searched.restarts, key=lambda own: own.search_loss_nats_per_token), found.triggers[search]
+        assert shown.trigger_ids == best.trigger_ids == searched.budgets["1"] and len(best.trigger_ids) == 3
+        assert best.search_loss_nats_per_token > shown.search_loss_clean_nats_per_token
+        assert shown.trigger_text == text_of(tokenizer, best.trigger_ids)
+        assert shown.trigger_round_trips == round_trips(tokenizer, best.trigger_ids)
+        assert len(searched.curve) == 2 * 4 and searched.curve == sorted(searched.curve)
+        spent = searched.forward_sequences + 2 * searched.backward_sequences
+        documents = len(study.texts(12, split="attack-search"))
+        assert found.curve[-1].forward_sequences + documents == spent  # the last restart is judged behind its curve
     assert -1 <= study.uat("base").rank_correlation <= 1
 
 
@@ -236,14 +238,14 @@ def test_every_model_is_scored_on_the_same_tokens_and_may_write_the_same(study):
 
 def test_the_curve_of_hotflip_is_that_of_its_records(study):
     for model in MODELS:
-        result, rows = study.hotflip(model), study.rows(f"hotflip-{model}")
+        result, rows = study.searched("hotflip", model), study.rows(f"hotflip-{model}")
         curve = [point.loss_nats_per_token for point in result.curve]
         assert curve[0] == 0.0 and curve == sorted(curve) and len(curve) == 1 + 2 * 2
         risen = sum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in rows)
         assert curve[-1] == pytest.approx(risen / sum(row["tokens_scored"] for row in rows), rel=1e-4)
         steps = {b.forward_sequences - a.forward_sequences for a, b in pairwise(result.curve)}
-        assert steps == {blind_candidates(study.study.hotflip)}
-        assert len(rows) * result.curve[-1].forward_sequences == result.blind_forward_sequences
+        assert steps == {study.study.hotflip.forwards_of_a_step}
+        assert len(rows) * result.curve[-1].forward_sequences == result.cost.blind_forward_sequences
 
 
 # ---------------------------------------------------------------------------------------------- kill and go on
@@ -385,7 +387,7 @@ def require_same_bytes(study: Attacked, root: Path, stage: str) -> None:
 
 
 def test_transfer_tries_what_was_found_for_each_model_on_each(study):
-    rows, result = study.rows("transfer"), TransferResult.read(study.input("transfer"))
+    rows = study.rows("transfer")
     texts = {(a, "attack-evaluation"): study.texts(*how) for a, how in {"uat": (12,), "hotflip": (14, 4)}.items()}
     texts["uat", "attack-search"] = study.texts(12, split="attack-search")
     assert (
@@ -393,7 +395,6 @@ def test_transfer_tries_what_was_found_for_each_model_on_each(study):
         == 2 * 4 * (2 * (len(texts["uat", "attack-search"]) + 5) + 4)  # a trigger of each of two restarts
         == len({tuple(row[column] for column in KEY_COLUMNS) for row in rows})
     )
-    assert result.records_digest == plain_digest(rows, KEY_COLUMNS)
     flips = {(r["model"], r["example_id"]): r for model in MODELS for r in study.rows(f"hotflip-{model}")}
     for row in rows:
         own = texts[row["attack"].split(",")[0], row["split"]][row["example_id"]]
@@ -401,7 +402,7 @@ def test_transfer_tries_what_was_found_for_each_model_on_each(study):
         if row["attack"] != "hotflip":
             trigger = getattr(study.uat(row["found_for"]), row["search"])
             prefix = trigger.named()[row["attack"]]
-            assert (prefix == trigger.trigger_ids) == (row["attack"] == "uat")
+            assert (prefix == trigger.best.trigger_ids) == (row["attack"] == "uat")
         else:
             made = flips[row["found_for"], row["example_id"]]
             of = {"gradient": "", "blind": "blind_"}[row["search"]]
@@ -416,8 +417,8 @@ def test_transfer_tries_what_was_found_for_each_model_on_each(study):
 
 
 def test_what_was_found_for_a_model_does_to_it_what_the_attack_said(study):
-    result = TransferResult.read(study.input("transfer"))
-    for attack, found in (("uat", result.uat), ("hotflip", result.hotflip)):
+    increases = increases_of(study.rows("transfer"))
+    for attack, found in ((attack, increases[attack, "attack-evaluation"]) for attack in ("uat", "hotflip")):
         for search, column in (("gradient", "loss_sum_nats"), ("blind", "blind_loss_sum_nats")):
             matrix = found[search]
             assert list(matrix) == [*MODELS] and all(list(tried_on) == [*MODELS] for tried_on in matrix.values())
@@ -429,11 +430,11 @@ def test_what_was_found_for_a_model_does_to_it_what_the_attack_said(study):
 
 
 def test_a_trigger_does_on_attack_search_what_its_search_said(study):
-    matrix = TransferResult.read(study.input("transfer")).uat_on_search
+    matrix = increases_of(study.rows("transfer"))["uat", "attack-search"]
     for search, of_search in matrix.items():
         for model in MODELS:
             found = getattr(study.uat(model), search)
-            risen = found.search_loss_nats_per_token - found.search_loss_clean_nats_per_token
+            risen = found.best.search_loss_nats_per_token - found.search_loss_clean_nats_per_token
             assert of_search[model][model] == pytest.approx(risen, rel=1e-4)
 
 
@@ -441,8 +442,9 @@ def test_a_trigger_does_on_attack_search_what_its_search_said(study):
 @pytest.mark.parametrize("attack", ["uat", "hotflip"])
 def test_each_model_is_judged_by_the_strongest_attack_that_was_found_for_any(study, attack, among):
     own = {model: study.rows(f"{attack}-{model}") for model in MODELS}
-    rows, matrix = study.rows("transfer"), TransferResult.read(study.input("transfer"))
-    chosen = Tried.of(attack, own, rows, matrix).strongest(among)
+    rows = study.rows("transfer")
+    matrix = increases_of(rows)["uat", "attack-search"]
+    chosen = Tried.of(attack, own, rows, matrix if attack == "uat" else None).strongest(among)
     assert list(chosen) == [*MODELS]
     everything = {(search, found_for) for search in ("gradient", "blind") for found_for in among or MODELS}
     for model, judged in chosen.items():
@@ -461,14 +463,14 @@ def test_each_model_is_judged_by_the_strongest_attack_that_was_found_for_any(stu
             if attack == "hotflip":  # who attacks a text sees its loss
                 assert losses[by] == max(losses[one] for one in everything)
             else:  # one trigger for all texts, chosen where it was learned
-                on_search = {one: matrix.uat_on_search[one[0]][one[1]][model] for one in everything}
+                on_search = {one: matrix[one[0]][one[1]][model] for one in everything}
                 assert on_search[by] == max(on_search.values())
 
 
 def test_each_restart_is_a_search_by_itself_with_the_strongest_trigger_of_all_models(study):
     own = {model: study.rows(f"uat-{model}") for model in MODELS}
     rows, uat = study.rows("transfer"), {model: study.uat(model) for model in MODELS}
-    tried = Tried.of("uat", own, rows, TransferResult.read(study.input("transfer")), uat)
+    tried = Tried.of("uat", own, rows, increases_of(rows)["uat", "attack-search"], uat)
     found = {search: tried.over_searches(search) for search in (Tried.strongest, Tried.alone)}
     for number in range(2):
         names = {(s, m): list(getattr(uat[m], s).named())[number] for s in ("gradient", "blind") for m in MODELS}
@@ -493,7 +495,7 @@ def test_each_restart_is_a_search_by_itself_with_the_strongest_trigger_of_all_mo
 def test_of_equal_attacks_the_model_s_own_counts(study):
     own = {model: study.rows(f"hotflip-{model}") for model in MODELS}
     rows = [{**row, "loss_sum_nats": 1.0} for row in study.rows("transfer")]
-    chosen = Tried.of("hotflip", own, rows, TransferResult.read(study.input("transfer"))).strongest()
+    chosen = Tried.of("hotflip", own, rows).strongest()
     assert {(model, *row["attacked_by"]) for model in MODELS for row in chosen[model]} == {
         (model, "gradient", model) for model in MODELS
     }
@@ -501,7 +503,7 @@ def test_of_equal_attacks_the_model_s_own_counts(study):
 
 def test_each_model_alone_is_judged_by_its_own_gradient_search(study):
     own = {model: study.rows(f"uat-{model}") for model in MODELS}
-    alone = Tried.of("uat", own, study.rows("transfer"), TransferResult.read(study.input("transfer"))).alone()
+    alone = Tried.of("uat", own, study.rows("transfer")).alone()
     for model in MODELS:
         assert [row["loss_sum_nats"] for row in alone[model]] == [row["loss_sum_nats"] for row in own[model]]
         assert all(row["attacked_by"] == ["gradient", model] for row in alone[model])
@@ -546,7 +548,7 @@ def test_a_search_in_bf16_is_judged_in_fp32(study, tmp_path):
     trigger, victim = found.uat("base").gradient, found.victim("base")
     assert found.path("uat-base").name != study.path("uat-base").name, "the precision is part of what was done"
     for row in found.rows("uat-base"):
-        (loss,) = victim.losses([trigger.trigger_ids], [texts[row["example_id"]]])
+        (loss,) = victim.losses([trigger.best.trigger_ids], [texts[row["example_id"]]])
         assert row["loss_sum_nats"] == pytest.approx(loss.sum().item(), rel=1e-6)
     for row in found.rows("hotflip-base"):
         judged, searched = row["budget_losses_sum_nats"][-1], row["search_losses_sum_nats"][-1]

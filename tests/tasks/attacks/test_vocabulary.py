@@ -5,8 +5,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from storage.errors import BadInput
-from tasks.attacks.texts import round_trips, text_of, usable_tokens
-from tasks.language.tokenizer import train_tokenizer
+from tasks.attacks.texts import usable_tokens
+from tasks.language.tokenizer import round_trips, text_of, train_tokenizer
 from tests.tasks.language.tiny_t5 import unigram_tokenizer
 from tests.tasks.tiny import sentences
 

@@ -13,6 +13,7 @@ from tasks.robustness.study import Study
 from tasks.stage.attempt import attempt
 from tasks.stage.outcome import Outcome
 from tasks.training.budget import Budget, LearningGate
+from tasks.training.trained import Trained, metric_rows, weights_of
 from tests.tasks.tiny import Here, finished_study, handles_of
 
 
@@ -87,11 +88,10 @@ def test_averaged_weights_are_kept_by_the_constrained_arm_too(tmp_path):
     copy = finished_study().copy(tmp_path / "copy")
     handle = handles_of(copy.root, averaged, Here)["train-monotonic"]
     assert handle.finished, handle.outcome
-    result = durable.read_json(handle.run.result_file)
-    best = handle.run.checkpoints / str(result["training"]["best_step"])
-    assert load_file(best / "average.safetensors")
-    assert result["weights_digest"] != copy.result("train-monotonic")["weights_digest"]
-    assert result["constraint"] is not None
+    best = Trained.of_rows(metric_rows(handle.run.metrics_file), "validation_loss").best_step
+    assert load_file(handle.run.checkpoints / str(best) / "average.safetensors")
+    assert weights_of(handle.as_input()) != weights_of(finished_study().input("train-monotonic"))
+    assert durable.read_json(handle.run.result_file)["constraint"] is not None
 
 
 def test_a_language_model_no_better_than_unigrams_ends_as_not_learning_where_the_budget_asks(tmp_path):

@@ -18,6 +18,7 @@ from tasks.language.documents import Document
 from tasks.language.local_text import local_documents
 from tasks.language.model import example_losses, reference_losses, untrained, validation_loss
 from tasks.language.pairs import SEPARATOR, Pairs, docstring_pairs, examples, joined, pack_pairs, parted
+from tasks.language.result import SplitsProof
 from tasks.language.setup import setup
 from tasks.language.sources import documents, held_out_documents
 from tasks.language.splits import EVALUATION_SPLITS
@@ -128,15 +129,17 @@ def test_the_same_article_stands_in_one_split_alone_whatever_its_summary(tmp_pat
         attacked_tokens=8, execution=Execution(),
     )  # fmt: skip
     run = fake_run(tmp_path / "run")
-    result, text = setup(run, config), run.directory / "text"
+    setup(run, config)
+    text = run.directory / "text"
+    proof = SplitsProof.read_file(text / "proof.json")
     tokenizer = foreign.kept_tokenizer(text / "tokenizer")
     read = {name: {*map(tuple, Pairs(text, name)._tokens[:, :32].tolist())} for name in ("train", "validation")}
     for name in EVALUATION_SPLITS[1:]:
         filled = [(one.read + [END] * 32)[:32] for one in examples(text, name, tokenizer)]
         read[name] = {*map(tuple, filled)}
     assert not [pair for pair in combinations(read, 2) if read[pair[0]] & read[pair[1]]]
-    assert sum(map(len, read.values())) == sum(split.documents for split in result.splits.values())
-    assert result.duplicates_dropped_documents == len(rows) - 150
+    assert sum(map(len, read.values())) == sum(split.documents for split in proof.splits.values())
+    assert proof.duplicates_dropped_documents == len(rows) - 150
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.result import BaseResult
 from tasks.monotonic.constraint import verify
+from tasks.monotonic.numbers import facts_of_arms
 from tasks.monotonic.result import ArmResult
 from tasks.monotonic.signs import AllowedSigns
 from tasks.stage.attempt import attempt
-from tasks.training.weights import weights_digest
+from tasks.training.trained import Trained, metric_rows
 from tests.tasks.monotonic.arms_of_tiny import ARMS, KEPT, TRAIN, finished_arms, training_of
 from tests.tasks.tiny import files_of, what_must_be_equal
 
@@ -24,9 +25,8 @@ def loaded(name: str):
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_each_arm_keeps_the_signs_that_it_should_and_measures_the_model_on_disk(arm):
-    study, _, handles = finished_arms()
+    _, _, handles = finished_arms()
     result, model = ArmResult.read(handles[arm].as_input()), loaded(arm)
-    assert result.by == training_of(study, arm).by
     if arm in KEPT:
         allowed = AllowedSigns.load(handles[f"{arm} start"].run.path / "signs")
         assert result.constraint == verify(model, "mlp_both", allowed)
@@ -34,19 +34,21 @@ def test_each_arm_keeps_the_signs_that_it_should_and_measures_the_model_on_disk(
         assert result.constraint is None
     validation = Blocks(handles["text"].run.path / "text", "validation")
     assert result.sublayers.loss_nats_per_token == language.validation_loss(model, validation, 16)
-    assert result.sublayers.loss_nats_per_token == result.training.best_validation_loss_nats_per_token
+    rows = metric_rows(handles[arm].run.metrics_file)
+    assert result.sublayers.loss_nats_per_token == Trained.of_rows(rows, "validation_loss").best
     assert set(result.sublayers.effective_rank) == {f"gpt_neox.layers.{i}.mlp" for i in range(2)}
     assert result.movement.free > 0
     assert (result.movement.constrained is None) == (arm == "feed-forward-off")
-    assert result.weights_digest == weights_digest(handles[arm].run.path / "model")
 
 
 def test_the_arms_spend_the_same_and_end_apart():
-    _, _, handles = finished_arms()
-    results = [ArmResult.read(handles[arm].as_input()) for arm in ARMS]
-    assert len({(str(r.training.budget), r.training.steps, r.training.tokens_trained) for r in results}) == 1
-    assert len({result.weights_digest for result in results}) == len(ARMS)
-    off = results[ARMS.index("feed-forward-off")]
+    study, _, handles = finished_arms()
+    arms = {arm: handles[arm].as_input() for arm in ARMS}
+    facts = facts_of_arms(arms, study.constraint, Blocks(handles["text"].run.path / "text", "train"))
+    assert len({(str(of.budget), of.steps, of.tokens_trained) for of in facts.values()}) == 1
+    assert {name: of.by for name, of in facts.items()} == {name: training_of(study, name).by for name in ARMS}
+    assert len({of.weights_digest for of in facts.values()}) == len(ARMS)
+    off = facts["feed-forward-off"]
     assert abs(off.sublayers.rise_nats_per_token) < 1e-5 and set(off.sublayers.effective_rank.values()) == {1.0}
 
 
@@ -70,9 +72,10 @@ def test_snapshots_of_base_and_baseline_are_models_on_the_way_and_listed_as_outp
             folder = run.path / "snapshots" / share
             assert language.validation_loss(language.load(folder), validation, 16) == loss
             assert (folder / "tokenizer.json").is_file()
-            step = max(1, round(float(share) * result.training.steps))
+            rows = metric_rows(run.metrics_file)
+            step = max(1, round(float(share) * rows[-1]["step"]))
             assert durable.read_json(folder / "snapshot.json")["step"] == step
-            by_step = {v.step: v.validation_loss_nats_per_token for v in result.training.validations}
+            by_step = {row["step"]: row["validation_loss"] for row in rows if "validation_loss" in row}
             assert by_step.get(step, loss) == loss, "as the training itself found it"
         outputs = durable.read_json(run.marker_file)["outputs"]
         assert {f"snapshots/{share}/model.safetensors" for share in result.snapshots} <= set(outputs)

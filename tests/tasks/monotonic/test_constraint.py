@@ -112,7 +112,7 @@ def test_every_architecture_from_its_start_through_a_step_to_the_disk(architectu
         if name.split(".parametrizations")[0].removesuffix(".weight") not in layers:
             assert bytes_are_equal(parameter.detach(), untouched[name]), name
     start = constraint.verify(model, variant, allowed)
-    assert start.layers == sorted(layers) and start.layers_checked == len(layers)
+    assert start.layers == sorted(layers)
     tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     assert tied == (architecture in ("gpt2", "llama", "qwen2"))
 
@@ -164,7 +164,7 @@ def test_a_weight_that_was_to_be_off_and_is_not_is_found():
     model = tiny_model()
     allowed = begun(model, "mlp_both", signs="off", start="positive-part", by="projection")
     found = constraint.verify(model, "mlp_both", allowed)
-    assert found.share_of_zeros == 1.0 and found.largest_violation == 0.0
+    assert found.share_of_zeros == 1.0
     with torch.no_grad():
         model.gpt_neox.layers[1].mlp.dense_4h_to_h.weight[3, 5] = 1e-9
     with pytest.raises(CheckFailed, match=r"layers\.1\.mlp\.dense_4h_to_h"):
@@ -177,14 +177,10 @@ def test_verification_counts_what_it_checked(variant):
     allowed = begun(model, variant, start="positive-part", by="projection")
     weights = torch.cat([model.get_submodule(name).weight.detach().flatten() for name in layers])
     assert constraint.verify(model, variant, allowed).as_json() == {
-        "variant": variant,
-        "signs": "non-negative",
-        "layers_checked": len(layers),
         "layers": sorted(layers),
         "weights_checked": len(layers) * 16 * 32,
         "min_weight": 0.0,
         "max_weight": weights.max().item(),
-        "largest_violation": 0.0,
         "share_of_zeros": (weights == 0).float().mean().item(),
     }
 

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from storage import durable
 from storage.errors import Stop
 from tasks.language import model as language
 from tasks.language.setup import setup
 from tasks.monotonic import order as module
 from tasks.monotonic.constraint import constrained_modules
+from tasks.monotonic.numbers import order_of
 from tasks.monotonic.order import order
-from tasks.monotonic.result import OrderResult
+from tasks.monotonic.result import ModelOrder
 from tasks.monotonic.stages import OrderConfig
 from tasks.robustness.stages import for_setup
 from tasks.stage.run import StageInput, StageRun
@@ -39,7 +39,7 @@ def given(tmp_path_factory) -> dict[str, StageInput]:
     for name in ["text", *MODELS]:
         run = stage_run(folder / name)
         if name == "text":
-            durable.write_json(run.run.result_file, setup(run, for_setup(tiny_study(folder))).as_json())
+            setup(run, for_setup(tiny_study(folder)))
         else:
             save_model(run.directory / "model", network(name))
         inputs[name] = StageInput(run.run, "0" * 64)
@@ -52,28 +52,21 @@ def config(tmp_path) -> OrderConfig:
     return OrderConfig(models=MODELS, variant="mlp_both", execution=study.execution)
 
 
-def finished(run: StageRun, config: OrderConfig, given: dict[str, StageInput]) -> tuple[OrderResult, bytes]:
-    result = order(run, config, **given)
-    return result, (run.directory / "records.parquet").read_bytes()
+def finished(run: StageRun, config: OrderConfig, given: dict[str, StageInput]) -> tuple[dict[str, ModelOrder], bytes]:
+    order(run, config, **given)
+    return order_of(StageInput(run.run, ""), config.models), (run.directory / "records.parquet").read_bytes()
 
 
 def test_each_model_has_its_own_answer(tmp_path, config, given):
     result, _ = finished(stage_run(tmp_path / "run"), config, given)
-    assert list(result.models) == MODELS
-    assert [one.certificate.certified for one in result.models.values()] == ["no", "no", "yes"]
-    assert [one.certificate.activation for one in result.models.values()] == ["gelu", "gelu", "relu"]
-    assert (result.split, result.documents, result.variant) == ("test", 6, "mlp_both")
-    assert {one.on_text.inputs for one in result.models.values()} == {12}
-    free, *monotone = (one.on_text for one in result.models.values())
+    assert list(result) == MODELS
+    assert [one.certificate.certified for one in result.values()] == ["no", "no", "yes"]
+    assert [one.certificate.activation for one in result.values()] == ["gelu", "gelu", "relu"]
+    assert {one.certificate.variant for one in result.values()} == {"mlp_both"}
+    assert {one.on_text.inputs for one in result.values()} == {12}
+    free, *monotone = (one.on_text for one in result.values())
     assert 0.3 < free.jacobian.share < 0.7 and 0.3 < free.rises.share < 0.7
     assert all(one.jacobian.share == one.rises.share == 0.0 for one in monotone)
-
-
-def test_the_result_is_read_back_as_it_was_written(tmp_path, config, given):
-    run = stage_run(tmp_path / "run")
-    result, _ = finished(run, config, given)
-    durable.write_json(run.run.result_file, result.as_json())
-    assert OrderResult.read(StageInput(run.run, "0" * 64)) == result
 
 
 def test_a_continuation_examines_no_model_twice_and_ends_with_the_same_bytes(tmp_path, config, given, monkeypatch):

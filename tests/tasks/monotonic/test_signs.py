@@ -121,4 +121,4 @@ def test_a_verified_model_is_of_the_signs_on_disk(tmp_path):
     model = tiny_model()
     begun(model, "mlp_both", signs="random", start="positive-part", by="projection").save(tmp_path)
     found = verify(model, "mlp_both", AllowedSigns.load(tmp_path))
-    assert found.signs == "random" and found.min_weight < 0 < found.max_weight and 0.4 < found.share_of_zeros < 0.6
+    assert found.min_weight < 0 < found.max_weight and 0.4 < found.share_of_zeros < 0.6

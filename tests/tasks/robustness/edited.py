@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tasks.attacks.stages import JUDGED
-from tasks.attacks.strongest import increases_of
 from tasks.findings.audit import AuditResult
 from tasks.findings.publish import Published
 from tasks.robustness.aggregate import aggregate
 from tasks.robustness.audit import audit
 from tasks.robustness.final_results import FinalResults
-from tasks.robustness.stages import for_aggregate, for_audit
+from tasks.robustness.stages import AggregateConfig, AuditConfig
 from tasks.robustness.study import Study
 from tasks.stage.run import StageInput
 from tasks.training.budget import Budget
@@ -47,7 +46,6 @@ def set_rise(stages: Stages, arm: str, nats: float) -> None:
     """What the replacement of an arm's sublayers by their means costs."""
     live = stages[arm]["result"]["sublayers"]
     live["loss_with_means_nats_per_token"] = live["loss_nats_per_token"] + nats
-    live["rise_nats_per_token"] = live["loss_with_means_nats_per_token"] - live["loss_nats_per_token"]
 
 
 def keep_consistent(stages: Stages, attack: str) -> None:
@@ -73,7 +71,6 @@ def transfer_again(stages: Stages, attack: str) -> None:
             theirs = own[row["model"], row["example_id"]]
             row |= {name: theirs[name] for name in ("clean_loss_sum_nats", "text_clean_loss_sum_nats")}
             row["loss_sum_nats"] = theirs["loss_sum_nats" if row["search"] == "gradient" else "blind_loss_sum_nats"]
-    stages["transfer"]["result"][attack] = increases_of(rows)[attack, JUDGED]
     if attack == "hotflip":
         searched_again(stages)
 
@@ -82,34 +79,19 @@ def searched_again(stages: Stages) -> None:
     """The search for flips saw what was judged: all was found in its first round."""
     for role, stage in stages.items():
         if role.startswith("hotflip-"):
-            tokens = sum(row["tokens_scored"] for row in stage["rows"])
             for row in stage["rows"]:
                 saw = row["search_losses_sum_nats"]
                 saw[:] = [row["clean_loss_sum_nats"], *[row["loss_sum_nats"]] * (len(saw) - 1)]
                 row["budget_losses_sum_nats"] = [row["loss_sum_nats"]] * 3
-            for number, point in enumerate(stage["result"]["curve"]):
-                saw = [row["search_losses_sum_nats"] for row in stage["rows"]]
-                point["loss_nats_per_token"] = sum(own[number] - own[0] for own in saw) / tokens
 
 
-def train_with(stages: Stages, arm: str, budget: Budget) -> None:
-    """An arm that was trained with another budget, by its result and by the rows that it wrote."""
-    packed = stages["text"]["result"]["packed"]["train"]
-    schedule, training, rows = (
-        Schedule(budget, packed["blocks"]),
-        stages[arm]["result"]["training"],
-        stages[arm]["metrics"],
-    )
-    steps = schedule.total_steps
-    rows.append({"step": steps, "train_loss": 1.0, "learning_rate": 0.0})
+def train_with(stages: Stages, arm: str, budget: Budget, blocks: int) -> None:
+    """An arm that was trained with another budget, by its configuration and by the rows that it wrote."""
+    schedule, rows = Schedule(budget, blocks), stages[arm]["metrics"]
+    rows.append({"step": schedule.total_steps, "train_loss": 1.0, "learning_rate": 0.0})
     for row in rows:
         row |= {"learning_rate": schedule.learning_rate(row["step"])} if "learning_rate" in row else {}
-    training |= {
-        "budget": budget.model_dump(mode="json"),
-        "steps": steps,
-        "tokens_trained": sum(schedule.window(step)[2] for step in range(1, steps + 1))
-        * (packed["sequence_length"] - 1),
-    }
+    stages[arm]["described"]["configuration"]["budget"] = budget.model_dump(mode="json")
 
 
 def written(folder: Path, stages: Stages, change: Change = unchanged) -> dict[str, StageInput]:
@@ -123,7 +105,7 @@ def audited(folder: Path, inputs: dict[str, StageInput], configured: Study, entr
     given = {role: inputs[role] for role in finished_study().handles["audit"].inputs}
     run = stage_run(folder)
     run.identity = {"entropy": entropy}
-    return audit(run, for_audit(configured), **given)
+    return audit(run, AuditConfig.of(configured), **given)
 
 
 def aggregated(folder: Path, inputs: dict[str, StageInput], configured: Study) -> tuple[Published, Path]:
@@ -131,7 +113,7 @@ def aggregated(folder: Path, inputs: dict[str, StageInput], configured: Study) -
     folder.mkdir(parents=True, exist_ok=True)
     run = stage_run(folder)
     run.run = replace(run.run, root=next(iter(inputs.values())).run.root)  # runs are named relative to their own root
-    return aggregate(run, for_aggregate(configured), **inputs), run.directory
+    return aggregate(run, AggregateConfig.of(configured), **inputs), run.directory
 
 
 def typed(numbers: dict[str, Any]) -> FinalResults:

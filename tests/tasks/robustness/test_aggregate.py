@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from storage import durable
+from tasks.attacks import reading
 from tasks.attacks.effects import attack_effect
-from tasks.attacks.strongest import increases_of
 from tasks.findings.statistics.comparison import holm
 from tests.docs.quotes import document
 from tests.tasks.robustness.edited import (
@@ -110,11 +110,9 @@ def test_every_name_of_a_model_is_explained(made: Made):
         assert f"- {name}: " in made.table or "@" in name
 
 
-def test_triggers_stand_in_the_table_with_their_ids_and_harmlessly(tmp_path: Path):
-    def nasty(stages: Stages) -> None:
-        stages["uat-base"]["result"]["gradient"]["trigger_text"] = "\u202enoisrev\n<script>alert(1)</script>|**x**"
-
-    made = Made(tmp_path, nasty)
+def test_triggers_stand_in_the_table_with_their_ids_and_harmlessly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reading, "text_of", lambda *given: "\u202enoisrev\n<script>alert(1)</script>|**x**")
+    made = Made(tmp_path, lambda stages: None)
     assert r"\\u202enoisrev\\n\<script\>alert(1)\</script\>\|\*\*x\*\*" in made.table
     assert "<script>alert" not in made.html and r"\u202enoisrev\n&lt;script&gt;" in made.html
 
@@ -188,7 +186,6 @@ def of_difference(nats: dict[str, float]) -> Edit:
         for row in rows.values():  # so much that no search ends below the clean loss
             row["loss_sum_nats"], row["success"] = row["clean_loss_sum_nats"] + 2.0 * row["tokens_scored"], True
         for model, more in nats.items():
-            result = stages[f"hotflip-{model}"]["result"]
             for place, row in enumerate(stages[f"hotflip-{model}"]["rows"]):
                 reference, tokens = rows[row["example_id"]], row["tokens_scored"]
                 for column in ("clean_loss_sum_nats", "text_clean_loss_sum_nats"):
@@ -196,7 +193,7 @@ def of_difference(nats: dict[str, float]) -> Edit:
                 risen = reference["loss_sum_nats"] + tokens * (more + 0.001 * (-1) ** place)
                 row["loss_sum_nats"] = risen
                 clean = row["text_clean_loss_sum_nats"] / row["text_tokens"]
-                share = result["attack"]["success_relative_increase"] * clean
+                share = finished_study().study.hotflip.success_relative_increase * clean
                 row["success"] = (risen - row["clean_loss_sum_nats"]) / tokens > share
         keep_consistent(stages, "hotflip")
 
@@ -212,7 +209,9 @@ def test_every_row_of_numbers_ends_with_its_run_directory(made: Made):
     body = made.html[: made.html.index(">Provenance</h2>")]
     on_page = re.findall(r"<thead>(.*?)</thead>", body, re.DOTALL)
     of_numbers += [re.findall(r"<th[^>]*>(.*?)</th>", header, re.DOTALL) for header in on_page]
-    assert len(on_page) > 15 and {re.sub("<[^>]*>", "", header[-1]).strip() for header in of_numbers} == {"run"}
+    assert len(on_page) > 15 and {re.sub("<[^>]*>", "", header[-1]).strip() for header in of_numbers} == {
+        *("run", "required", "where")  # the last two of what was checked
+    }
     runs = {Path(run).name for run in made.numbers["runs"].values()}
     for block in table.split("\n\n"):
         if block.startswith("| ") and block.splitlines()[0].rstrip(" |").endswith("run"):
@@ -317,7 +316,8 @@ def test_that_the_estimate_does_not_rank_what_was_tried_is_said_in_words(tmp_pat
     def ranked(stages: Stages) -> None:
         for attack, models in (("uat", {"base": -0.4}), ("hotflip", {"baseline": -0.1, "monotonic": None})):
             for model in ("base", "baseline", "monotonic", "random-signs"):
-                stages[f"{attack}-{model}"]["result"]["rank_correlation"] = models.get(model, 0.2)
+                if attack == "uat":
+                    stages[f"uat-{model}"]["result"]["rank_correlation"] = models.get(model, 0.2)
                 for row in stages[f"{attack}-{model}"]["rows"] if attack == "hotflip" else []:
                     row["rank_correlations"] = [] if (known := models.get(model, 0.2)) is None else [known]
 
@@ -338,7 +338,6 @@ def test_a_search_that_was_luckier_on_one_model_makes_no_difference_between_mode
             found_for = tuple(row[name] for name in ("attack", "search", "found_for", "model"))
             if found_for == ("hotflip", "gradient", "base", "monotonic"):
                 row["loss_sum_nats"] = lucky[row["example_id"]]
-        stages["transfer"]["result"]["hotflip"] = increases_of(rows)["hotflip", "attack-evaluation"]
 
     made = Made(tmp_path, unlucky, **four_sources_suffice())
     primary = made.numbers["primary"]

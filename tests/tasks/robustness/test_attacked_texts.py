@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from storage.records import read_records
+from tasks.attacks.results import TriggerSearched
 from tasks.attacks.stages import JUDGED
-from tasks.attacks.strongest import increases_of
 from tasks.attacks.texts import attacked_texts as texts_of
-from tasks.attacks.texts import text_of, tokenizer_of
+from tasks.attacks.texts import tokenizer_of
 from tasks.findings.table import visible
+from tasks.language.tokenizer import text_of
 from tasks.robustness import attacked_texts
 from tasks.robustness.attacked_texts import MOST_TOKENS, _chosen, _kept, _Read
 from tests.tasks.robustness.edited import aggregated, contents, set_rise, written
@@ -82,7 +83,6 @@ def test_a_flipped_text_is_that_of_the_records_before_and_after(tmp_path: Path):
         for of in stages["transfer"]["rows"]:
             if of["attack"] == "hotflip" and of["found_for"] != of["model"]:  # its own are those of its records
                 of["loss_sum_nats"] = of["clean_loss_sum_nats"] - 1.0
-        stages["transfer"]["result"]["hotflip"] = increases_of(stages["transfer"]["rows"])["hotflip", JUDGED]
 
     html = page(tmp_path, alone)
     study, setup = finished_study(), finished_study().handles["setup"].as_input()
@@ -105,7 +105,7 @@ def test_the_strongest_trigger_stands_in_front_of_the_text(tmp_path: Path):
     shown = excerpts_of(page(tmp_path))["uat monotonic, typical"]["behind the trigger"]
     tokenizer = tokenizer_of(finished_study().handles["setup"].as_input())
     triggers = [
-        visible(text_of(tokenizer, found[search]["trigger_ids"]))
+        visible(text_of(tokenizer, TriggerSearched.model_validate(found[search]).best.trigger_ids))
         for model in finished_study().study.attacked()
         for found in [contents()[f"uat-{model}"]["result"]]
         for search in ("gradient", "blind")

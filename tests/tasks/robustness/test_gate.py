@@ -13,21 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
 from storage import durable
 from storage.errors import CheckFailed
-from tasks.attacks.strongest import increases_of
-from tasks.language.losses import summary
-from tasks.training.weights import weights_digest
 from tests.tasks.resealed import audited_nothing, differs_too_much, unchanged
 from tests.tasks.robustness.edited import (
     Stages,
     aggregated,
     as_measured,
     audited,
-    searched_again,
     transfer_again,
     written,
 )
@@ -94,13 +91,6 @@ def all_of(*edits: Edit) -> Edit:
     return edit
 
 
-def computed_again(stages: Stages) -> None:
-    """The matrices of transfer say what its records say."""
-    found = increases_of(stages["transfer"]["rows"])
-    names = {"uat_on_search": ("uat", "attack-search")} | {n: (n, "attack-evaluation") for n in ("uat", "hotflip")}
-    stages["transfer"]["result"] |= {name: found[key] for name, key in names.items()}
-
-
 def by_token(row: Row, nats: float) -> None:
     row["loss_sum_nats"] += nats * row["tokens_scored"]
 
@@ -112,102 +102,39 @@ def attacked(attack: str) -> str:
 # ---------------------------------------------------------------------------------------- text and trainings
 
 
-def trained_check(name: str, by: float) -> Edit:
-    """base is better beside `name` than it is, and the ratio follows."""
-    ratio = result("base", "trained_check", "ratio_of_perplexities", **{name: lambda value: value / by})
-    return all_of(ratio, result("base", "trained_check", "validation_perplexity", **{name: lambda value: value * by}))
+def other_metrics(role: str, **values: Any) -> Edit:
+    """Other numbers wherever the metric rows of a training have them."""
 
+    def edit(stages: Stages) -> None:
+        for row in stages[role]["metrics"]:
+            put(row, {name: value for name, value in values.items() if name in row})
 
-def not_the_best(stages: Stages) -> None:
-    for arm in ARMS:
-        trained = stages[arm]["result"]["training"]
-        loss = trained["best_validation_loss_nats_per_token"]
-        lowest = loss - 1 if arm == "monotonic" else loss + 1
-        stages[arm]["result"]["trials"] = {f"{trained['budget']['learning_rate']:g}": loss, "0.5": lowest}
-
-
-def not_trained(stages: Stages) -> None:
-    check = stages["base"]["result"]["trained_check"]
-    check["validation_perplexity"]["unigram"] = 1e-3
-    check["ratio_of_perplexities"]["unigram"] = check["validation_perplexity"]["base"] / 1e-3
-
-
-def lower_in_base(stages: Stages) -> None:
-    training = stages["base"]["result"]["training"]
-    training["validations"][0]["validation_loss_nats_per_token"] = 2.0
-    training |= {"best_validation_loss_nats_per_token": 2.0, "best_validation_perplexity": math.exp(2)}
-
-
-def other_metrics(stages: Stages) -> None:
-    for row in stages["monotonic"]["metrics"]:
-        row |= {"validation_loss": 1.0} if "validation_loss" in row else {}
+    return edit
 
 
 def constrained_baseline(stages: Stages) -> None:
     stages["baseline"]["result"]["constraint"] = stages["monotonic"]["result"]["constraint"]
 
 
-def copied(stages: Stages) -> None:
-    stages["random-signs"]["result"]["weights_digest"] = stages["monotonic"]["result"]["weights_digest"]
+def for_longer(stages: Stages) -> None:
+    rows = stages["monotonic"]["metrics"]
+    rows.append({**rows[0], "step": 2 * rows[-1]["step"]})
 
 
 LOSSES_OF_LIVENESS = ("loss_nats_per_token", "loss_with_means_nats_per_token")
-LOOKED_AT, SIGNS = "constrained weights of monotonic were looked at", "of monotonic have the signs they may have"
-OF_STUDY = "the weights that monotonic constrains are those of the study"
-OF_TEXT = "splits in the result of setup is that in"
-VALIDATIONS = "validation 1 in the result of {} is that in"
+KEPT = "the validation loss of {} is the best of its training"
 
 # fmt: off
 TRAININGS: list[Case] = [
-    ("more documents", result("text", "splits", "train", documents=10**6, characters=10**9), OF_TEXT),
-    ("more test documents", result("text", "splits", "test", documents=999), OF_TEXT),
-    ("another test split", result("text", "splits", "test", digest="0" * 64), OF_TEXT),
-    ("more tokens", result("text", "packed", "validation", tokens=10**8), "the packed validation split of setup is"),
-    ("r8: twice the steps", result("monotonic", "training", steps=lambda n: 2 * n),
-     "same budget, monotonic as baseline"),
-    ("all for longer", result(" ".join(ARMS), "training", steps=lambda n: 100 * n),
-     "the steps of baseline are those in"),
-    ("all on more", result(" ".join(ARMS), "training", tokens_trained=lambda n: 100 * n),
-     "baseline was trained on the tokens of its steps"),
-    ("all at another rate", result(" ".join(ARMS), "training", "budget", learning_rate=0.5),
-     "baseline was trained with the configured budget"),
-    ("not the best trial", not_the_best, "monotonic kept the best of its trials"),
-    ("n16: best of another list", result("monotonic", "training", best_validation_loss_nats_per_token=1.0),
-     "the best validation of monotonic is the lowest of its validations"),
-    ("best of base", result("base", "training", best_validation_loss_nats_per_token=1.0),
-     "the best validation of base is the lowest of its validations"),
-    ("lower in base", lower_in_base, VALIDATIONS.format("base")),
-    ("perplexity of another loss", result("monotonic", "training", best_validation_perplexity=3.0),
-     "the best perplexity of monotonic follows from its loss"),
-    ("other validations", result("monotonic", "training", "validations", 0, validation_loss_nats_per_token=9.0),
-     VALIDATIONS.format("monotonic")),
-    ("other metrics", other_metrics, VALIDATIONS.format("monotonic")),
-    ("never clipped", result("monotonic", "training", "gradients", 0, gradient_steps_clipped_share=0.0),
-     "epoch's gradients 1 in the result of monotonic is that in"),
-    ("ratio of another base", result("base", "trained_check", "ratio_of_perplexities", unigram=0.01),
-     "the ratios of base follow from its perplexities"),
-    ("not trained", not_trained, "base is trained, beside unigram"),
-    ("asked for less", result("base", "trained_check", "required_ratio", unigram=1000.0),
-     "base was held against what is configured"),
-    ("no snapshots", result("base", snapshots={}), "base kept a snapshot at each share of its training"),
-    ("two arms of the same weights", copied, "every arm has weights of its own"),
-    ("r12: no layer", result("monotonic", "constraint", layers_checked=0, layers=[]), LOOKED_AT),
-    ("r12: no weight", result("monotonic", "constraint", weights_checked=0), LOOKED_AT),
-    ("r12: layers without name", result("monotonic", "constraint", layers=["one"]), LOOKED_AT),
-    ("r12: another variant", result("monotonic", "constraint", variant="mlp_in"), OF_STUDY),
-    ("r12: other signs", result("monotonic", "constraint", signs="random"), OF_STUDY),
-    ("a violation", result("monotonic", "constraint", largest_violation=1e-9), SIGNS),
-    ("a weight below 0", result("monotonic", "constraint", min_weight=-1e-9), SIGNS),
-    ("trained another way", result("monotonic", by="softplus"), "monotonic was trained as its name says"),
-    ("a constrained baseline", constrained_baseline, "baseline was trained without constraint"),
-    ("layers of another arm",
-     result("random-signs", "constraint", layers=lambda names: [f"{name}.other" for name in names]),
-     "all arms have the same constrained layers"),
-    ("a rise that its losses contradict", result("monotonic", "sublayers", rise_nats_per_token=3.0),
-     "the rise of monotonic follows from its two losses"),
+    ("r8: twice the steps", for_longer, "monotonic made the steps of its budget"),
+    ("all at another rate", other_metrics("baseline", learning_rate=0.5), "the learning rate of baseline at step"),
+    ("lower in base", other_metrics("base", validation_loss=2.0), KEPT.format("base")),
+    ("n16: other validations", other_metrics("monotonic", validation_loss=1.0), KEPT.format("monotonic")),
+    ("no epochs", lambda stages: stages["monotonic"]["metrics"].pop(-2), "monotonic has rows of its epochs"),
+    ("not trained", result("base", "validation_losses", unigram=0.1), "the base model is trained (validation perpl"),
     ("n5: better than its best",
      result("monotonic", "sublayers", **dict.fromkeys(LOSSES_OF_LIVENESS, lambda loss: loss - 1)),
-     "the liveness of monotonic was measured at its best validation loss"),
+     KEPT.format("monotonic")),
 ]
 # fmt: on
 
@@ -216,20 +143,13 @@ TRAININGS: list[Case] = [
 
 
 def evaluated(change: Callable[[Row], Any], model: str = "monotonic") -> Edit:
-    """The records of a model; the result follows."""
-
-    def edit(stages: Stages) -> None:
-        found = stages["evaluation"]
-        rows("evaluation", lambda row: change(row) if row["model"] == model else None)(stages)
-        found["result"]["models"][model] = summary(found["rows"], model).as_json()
-
-    return edit
+    """The records of a model."""
+    return rows("evaluation", lambda row: change(row) if row["model"] == model else None)
 
 
 def not_evaluated(model: str) -> Edit:
     def edit(stages: Stages) -> None:
         found = stages["evaluation"]
-        del found["result"]["models"][model]
         found["rows"] = [row for row in found["rows"] if row["model"] != model]
 
     return edit
@@ -247,20 +167,20 @@ def stranger(role: str, **values: str) -> Edit:
     return lambda stages: stages[role]["rows"].append({**stages[role]["rows"][0], **values})
 
 
-def reordered(recorded: bool, **values: Any) -> Edit:
-    """What order says of the monotonic arm, in its records too or not."""
+def reordered(change: Callable[[Any], Any]) -> Edit:
+    """What order says of the monotonic arm."""
 
     def edit(stages: Stages) -> None:
-        found = stages["order"]["result"]["models"]["monotonic"]
-        found["certificate"] |= values
-        for row in stages["order"]["rows"] if recorded else []:
-            row["order"] = json.dumps(found) if row["model"] == "monotonic" else row["order"]
+        for row in stages["order"]["rows"]:
+            if row["model"] == "monotonic":
+                found = json.loads(row["order"])
+                change(found)
+                row["order"] = json.dumps(found)
 
     return edit
 
 
 def fewer_ordered(stages: Stages) -> None:
-    del stages["order"]["result"]["models"]["random-signs"]
     stages["order"]["rows"] = [row for row in stages["order"]["rows"] if row["model"] != "random-signs"]
 
 
@@ -270,9 +190,6 @@ def below_nothing(row: Row) -> None:
 
 # fmt: off
 EVALUATION: list[Case] = [
-    ("r5, r9: a loss that its records contradict",
-     result("evaluation", "models", "monotonic", loss_nats_per_token=1.5, perplexity=4.48),
-     "what evaluate says of monotonic follows from its records"),
     ("r7: nan", record("evaluation", loss_sum_nats=math.nan), "every loss of evaluate is a finite number: measured "),
     ("r7: infinite", record("uat-base", loss_sum_nats=math.inf), "every loss of uat on base is a finite number: meas"),
     ("n10: below 0", evaluated(below_nothing),
@@ -282,12 +199,9 @@ EVALUATION: list[Case] = [
         (f"r10: not {m}", not_evaluated(m), f"scored every model of the study: measured not {m}")
         for m in ("unigram", "base@0.5")
     ),
-    ("another split", result("evaluation", split="validation"), "evaluate scored the test split"),
-    ("a stranger", stranger("evaluation", model="an arm of my own"), "evaluate's records are of its models"),
-    ("an order that its records contradict", reordered(False, certified="yes"), "what order says follows from its rec"),
-    ("an order of no weights", reordered(True, tensors_checked=0), "weights of monotonic were looked at for its order"),
-    ("an order of others", reordered(True, variant="mlp_in"), "weights of monotonic were looked at for its order"),
-    ("an order of fewer", fewer_ordered, "order examined every model of the study: measured base, baseline, monotonic"),
+    ("a stranger", stranger("evaluation", model="an arm of my own"),
+     "evaluate scored an arm of my own on every token of the test split"),
+    ("an order of fewer", fewer_ordered, "the records hold each model once"),
 ]
 # fmt: on
 
@@ -319,12 +233,9 @@ def lost(stages: Stages) -> None:
 
 
 def cheaper_flips(stages: Stages) -> None:
-    """R8c in full: the records say it too, and add up."""
-    counts = {"forward_sequences": 1, "backward_sequences": 0, "blind_forward_sequences": 1}
-    rows("hotflip", lambda row: row.update(counts))(stages)
-    for model in ATTACKED:
-        documents = len(stages[f"hotflip-{model}"]["rows"])
-        stages[f"hotflip-{model}"]["result"] |= {name: count * documents for name, count in counts.items()}
+    rows("hotflip", lambda row: row.update(forward_sequences=1, backward_sequences=0, blind_forward_sequences=1))(
+        stages
+    )
 
 
 def less_searched(forwards: int, backwards: int) -> Edit:
@@ -369,40 +280,16 @@ def half_added(row: Row) -> None:
 
 def of_hotflip(change: Callable[[Row], Any]) -> Edit:
     """Hotflip of monotonic, and what transfer says of it."""
-    return all_of(
-        rows("hotflip-monotonic", change), transfer(change, attack="hotflip", model="monotonic"), computed_again
-    )
-
-
-def halved_but_for_the_curve(stages: Stages) -> None:
-    curve = [dict(point) for point in stages["hotflip-monotonic"]["result"]["curve"]]
-    of_hotflip(half_added)(stages)
-    searched_again(stages)
-    stages["hotflip-monotonic"]["result"]["curve"] = curve
+    return all_of(rows("hotflip-monotonic", change), transfer(change, attack="hotflip", model="monotonic"))
 
 
 def dearer_than_the_whole(row: Row) -> None:
     row["clean_loss_sum_nats"] = row["text_clean_loss_sum_nats"] + 30
 
 
-def falling_curve(stages: Stages) -> None:
-    curve = stages["uat-monotonic"]["result"]["gradient"]["curve"]
-    curve[0]["loss_nats_per_token"] = curve[1]["loss_nats_per_token"] + 0.1
-
-
-def dearer_iterations(stages: Stages) -> None:
-    for point in stages["uat-monotonic"]["result"]["gradient"]["curve"]:
-        point["forward_sequences"] *= 100
-
-
-def cheaper_rounds(stages: Stages) -> None:
-    for point in stages["hotflip-monotonic"]["result"]["curve"]:
-        point["forward_sequences"] //= 2
-
-
 JUDGED = "attacked the documents of attack-evaluation"
 SAW = "is what the search of hotflip on {} saw: measured"
-BEST = "the {} search of uat on monotonic kept the trigger of its best restart"
+SPENT = "uat on each model: forwards, backwards, and forwards of blind search, as configured"
 ENDED = "the {} search of uat on monotonic ran to its end"
 
 # fmt: off
@@ -417,31 +304,21 @@ ATTACKS: list[Case] = [
         for s in ["scored the text's own tokens alone"]
     ),
     ("r3: positions that none may write", rows("hotflip-base", elsewhere, first=True), "wrote where it may write"),
-    ("r4: judged where learned", result("uat-monotonic", split="attack-search"),
-     "uat on monotonic is judged on attack-e"),
     ("r4: other documents, uat", rows("uat", renamed), JUDGED),
     ("r4: other documents, hotflip", rows("hotflip", renamed), JUDGED),
     ("r10: documents that one model lost", lost, f"hotflip on monotonic {JUDGED}: measured 3 rows"),
-    ("r8: one model for less", result("uat-monotonic", "gradient", forward_sequences=lambda n: n - 10),
-     "blind search spent as much as uat on monotonic"),
+    ("r8: one model for less", result("uat-monotonic", "gradient", forward_sequences=lambda n: n - 10), SPENT),
     ("r8: one model for longer",
      all_of(*(result("uat-monotonic", of, forward_sequences=lambda n: n + 6) for of in ("gradient", "blind"))),
-     "uat spent the same on every model"),
-    ("r8: costs of no record", rows("hotflip-base", lambda row: row.update(forward_sequences=1)),
-     "forward_sequences of"),
-    ("r8: fewer forwards", less_searched(10, 0), "uat on base spent what its configuration allows"),
-    ("r8: fewer backwards", less_searched(2, 1), "uat on base spent what its configuration allows"),
-    ("r8: cheaper flips", cheaper_flips, "hotflip on base spent what its configuration allows"),
-    ("idle blind search", result(attacked("uat"), "blind", forward_sequences=0),
-     "blind search spent as much as uat on b"),
+     SPENT),
+    ("r8: fewer forwards", less_searched(10, 0), SPENT),
+    ("r8: fewer backwards", less_searched(2, 1), SPENT),
+    ("r8: cheaper flips", cheaper_flips, SPENT.replace("uat", "hotflip")),
+    ("idle blind search", result(attacked("uat"), "blind", forward_sequences=0), SPENT),
     ("r11: a draw that nobody kept", record("hotflip-base", control_losses_sum_nats=lambda losses: losses[1:]),
      "every draw of the control of hotflip on base is kept"),
     ("r11: a success that its losses do not show", record("hotflip-base", success=lambda done: not done),
      "successes of hotflip on base follow from the losses"),
-    ("other settings, uat", result("uat-base", "attack", candidates=lambda n: n + 1),
-     "uat on base attacked as this study is configured"),
-    ("other settings, hotflip", result("hotflip-base", "attack", candidates=lambda n: n + 1),
-     "hotflip on base attacked as this study is configured"),
     ("other open positions", rows("hotflip-monotonic", moved, first=True), "hotflip scored the same tokens for every"),
     ("more flips than allowed",
      rows("hotflip", lambda row: row.update(positions=row["writable"], flips=len(row["writable"]))),
@@ -465,20 +342,12 @@ ATTACKS: list[Case] = [
      "was compared with the clean loss of the same tokens"),
     ("n9: the part costs more than the whole", of_hotflip(dearer_than_the_whole),
      "in hotflip on monotonic the scored part of a text costs no more than the whole"),
-    ("a long trigger", result("uat-base", "gradient", trigger_ids=lambda ids: ids * 9), "is as long as configured"),
+    ("a long trigger", result("uat-base", "gradient", "restarts", 0, trigger_ids=lambda ids: ids * 9),
+     "the triggers of the gradient search of uat on base are as long as configured"),
     ("no curve", result("uat-base", "gradient", curve=[]),
      "uat on base ran to its end, in restarts and iterations: meas"),
     ("a restart less", result("uat-monotonic", "blind", restarts=lambda of: of[1:]), ENDED.format("blind")),
     ("an iteration less", result("uat-monotonic", "gradient", curve=lambda of: of[1:]), ENDED.format("gradient")),
-    ("another trigger", result("uat-monotonic", "blind", trigger_ids=[1, 2, 3]), BEST.format("blind")),
-    ("a higher loss", result("uat-monotonic", "gradient", search_loss_nats_per_token=99.0), BEST.format("gradient")),
-    ("another at the end of the budget", result("uat-monotonic", "gradient", "budgets", **{"1": [1, 2, 3]}),
-     BEST.format("gradient")),
-    ("a falling curve", falling_curve, "the curve of the gradient search of uat on monotonic never falls"),
-    ("dearer iterations", dearer_iterations, "search of uat on monotonic after iteration 1 stands at what was spent"),
-    ("cheaper rounds", cheaper_rounds, "the curve of hotflip on monotonic after round 0 stands at what was spent"),
-    ("another rank correlation", result("hotflip-monotonic", rank_correlation=-0.99),
-     "the rank correlation of hotflip on monotonic is the median of its records'"),
     ("converged", rows("hotflip", lambda row: row.update(budget_losses_sum_nats=[row["loss_sum_nats"]] * 3)),
      SAW.format("base")),
     ("not converged",
@@ -488,7 +357,6 @@ ATTACKS: list[Case] = [
     ("more by less as searched", rows("hotflip", more_by_less_as_searched),
      "hotflip on base kept in no round what lowers the loss of document"),
     ("n8: half of what was added", of_hotflip(half_added), SAW.format("monotonic")),
-    ("n8: all but the curve", halved_but_for_the_curve, "the curve of hotflip on monotonic after round"),
     *(
         (f"r4: unread {what} of {of}", unread(of, what), f"the models read what the {what} of {of} wrote")
         for of in ("uat", "hotflip")
@@ -520,13 +388,7 @@ def unwritten(attack: str, search: str) -> Case:
 
     of = {"attack": attack, "split": "attack-evaluation", "search": search, "found_for": "base"}
     said = f"other models read what {attack} ({search} search) on base wrote"
-    return f"r4: unwritten {attack}, {search}", all_of(transfer(left_out, **of), computed_again), said
-
-
-def claimed(kind: str, found_for: str) -> Case:
-    edit = result("transfer", kind, "gradient", found_for, monotonic=lambda nats: nats + 0.5)
-    said = f"transfer of {kind.split('_')[0]} (gradient search) from {found_for} to monotonic"
-    return f"a claimed transfer of {kind} from {found_for}", edit, said
+    return f"r4: unwritten {attack}, {search}", transfer(left_out, **of), said
 
 
 def restart(change: str) -> Case:
@@ -548,7 +410,9 @@ def restart(change: str) -> Case:
             else:
                 by_token(row, 0.5)
 
-    return f"a restart: {change}", edit, " (gradient search) from monotonic to monotonic on attack-"
+    on_search = "what the gradient search on monotonic saw that uat, restart"
+    said = on_search if change == "loss on search" else " (gradient search) from monotonic to monotonic on attack-"
+    return f"a restart: {change}", edit, said
 
 
 def other_clean_losses(row: Row) -> None:
@@ -572,10 +436,7 @@ TRANSFER: list[Case] = [
     transferred("uat", "gradient", "loss_sum_nats", math.nan, "every loss of transfer is a finite number"),
     transferred("hotflip", "gradient", "search", "of somebody else", SAME),
     *(unwritten(attack, search) for attack in ("uat", "hotflip") for search in ("gradient", "blind")),
-    *(claimed(kind, of) for kind, of in (("uat", "base"), ("uat_on_search", "monotonic"), ("hotflip", "base"))),
     *(restart(change) for change in ("lacks", "loss on search", "clean loss")),
-    ("a model left out", lambda stages: stages["transfer"]["result"]["uat"]["blind"].pop("random-signs"),
-     "transfer tried uat of every model on every model"),
     ("a stranger", stranger("transfer", found_for="an arm of my own"), "transfer tried the attacks of the study"),
     (
         "weak where the strongest is chosen",
@@ -587,9 +448,8 @@ TRANSFER: list[Case] = [
                 model="monotonic",
                 found_for="monotonic",
             ),
-            computed_again,
         ),
-        "the trigger of the gradient search on monotonic does on attack-search what it saw",
+        "what the gradient search on monotonic saw that uat costs on attack-search follows from transfer",
     ),
     (
         "clean losses that differ from trigger to trigger",
@@ -602,7 +462,6 @@ TRANSFER: list[Case] = [
                 found_for="base",
                 search="blind",
             ),
-            computed_again,
         ),
         "from base to monotonic on attack-search compares with one clean loss of each text",
     ),
@@ -640,6 +499,54 @@ def test_a_loss_that_is_no_number_is_named_with_its_document(tmp_path: Path):
         aggregated(tmp_path / "out", written(tmp_path, stages), finished_study().study)
 
 
+# ------------------------------------------------------------------------------------------------- other files
+
+
+def another_arm_s(role: str, path: Path) -> None:
+    if role == "monotonic":
+        theirs = finished_study().path("train-baseline") / "model" / "model.safetensors"
+        (path / "model" / "model.safetensors").write_bytes(theirs.read_bytes())
+
+
+def of_text(file: str, *path: str, **values: Any) -> Callable[[str, Path], None]:
+    """Other values in a description of the text."""
+
+    def change(role: str, folder: Path) -> None:
+        if role == "text":
+            described = durable.read_json(folder / "text" / file)
+            part = described
+            for step in path:
+                part = part[step]
+            part |= values
+            durable.write_json(folder / "text" / file, described)
+
+    return change
+
+
+def other_counts(role: str, path: Path) -> None:
+    if role == "text":
+        counts = np.load(path / "text" / "unigram.npy")
+        np.save(path / "text" / "unigram.npy", counts[::-1])
+
+
+FILES: list[tuple[str, Callable[[str, Path], None], str]] = [
+    ("more test documents", of_text("proof.json", "splits", "test", documents=999), "the test split of setup is that"),
+    ("another test split", of_text("proof.json", "splits", "test", digest="0" * 64), "the test split of setup is that"),
+    ("more tokens", of_text("validation.json", tokens=10**8), "the packed validation split has the tokens of"),
+    ("other counts", other_counts, "unigram.npy are of the train split"),
+    ("two arms of the same weights", another_arm_s, "weights of the arms: measured those of baseline and monotonic"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), [case[1:] for case in FILES], ids=[case[0] for case in FILES])
+def test_the_last_gate_alone_refuses_files_that_contradict_each_other(
+    tmp_path: Path, change: Callable[[str, Path], None], said: str
+):
+    with pytest.raises(CheckFailed) as found:
+        aggregated(tmp_path / "out", written(tmp_path, as_measured(), change), finished_study().study)
+    assert said in str(found.value) and "required" in str(found.value)
+
+
 # --------------------------------------------------------------------------------------------------- the audit
 
 
@@ -651,30 +558,16 @@ def negated(role: str, path: Path) -> None:
         save_file(tensors | {f"{name}.weight": -tensors[f"{name}.weight"] for name in names}, file, {"format": "pt"})
 
 
-def negated_and_told(role: str, path: Path) -> None:
-    negated(role, path)
-    if role == "monotonic":
-        told = durable.read_json(path / "result.json") | {"weights_digest": weights_digest(path / "model")}
-        durable.write_json(path / "result.json", told)
-
-
-def another_arm_s(role: str, path: Path) -> None:
-    if role == "monotonic":
-        theirs = finished_study().path("train-baseline") / "model" / "model.safetensors"
-        (path / "model" / "model.safetensors").write_bytes(theirs.read_bytes())
-
-
 def alive(stages: Stages) -> None:
     """N4: a dead arm declared alive."""
     live = stages["monotonic"]["result"]["sublayers"]
-    means = live["loss_nats_per_token"] + 2.5
-    live |= {"loss_with_means_nats_per_token": means, "rise_nats_per_token": means - live["loss_nats_per_token"]}
+    live["loss_with_means_nats_per_token"] = live["loss_nats_per_token"] + 2.5
 
 
 def triggered(stages: Stages) -> None:
     """N11: other ids than those that were judged, wherever they stand."""
     found, other = stages["uat-monotonic"]["result"]["gradient"], [5, 6, 7]
-    was, found["trigger_ids"] = found["trigger_ids"], other
+    was = max(found["restarts"], key=lambda restart: restart["search_loss_nats_per_token"])["trigger_ids"]
     found["budgets"] = {share: other if ids == was else ids for share, ids in found["budgets"].items()}
     for restart in found["restarts"]:
         restart["trigger_ids"] = other if restart["trigger_ids"] == was else restart["trigger_ids"]
@@ -682,8 +575,10 @@ def triggered(stages: Stages) -> None:
 
 def comes_back(stages: Stages) -> None:
     rows("hotflip-monotonic", lambda row: put(row, {"round_trips": lambda done: not done}))(stages)
-    found = stages["hotflip-monotonic"]
-    found["result"]["round_trips"] = sum(row["round_trips"] for row in found["rows"])
+
+
+def more(losses: list[float]) -> list[float]:
+    return [loss + 1 for loss in losses]
 
 
 BY_FORWARDS = "is what the audit computes: measured .* give or take 0.0001 nats per token"
@@ -694,39 +589,60 @@ AUDIT: list[Case] = [
      f"uat, monotonic, document .*{BY_FORWARDS}"),
     ("other early triggers", result("uat-monotonic", "gradient", "budgets", **{"0.1": [5, 6, 7]}),
      f"uat, monotonic, document .*{BY_FORWARDS}"),
-    ("a better base", trained_check("unigram", 2), f"validation loss of unigram {BY_FORWARDS}"),
-    ("a worse beginning", trained_check("untrained", 2), f"validation loss of untrained {BY_FORWARDS}"),
+    ("other random triggers", rows("uat-monotonic", lambda row: put(row, {"control_losses_sum_nats": more})),
+     f"random triggers, monotonic, document .*{BY_FORWARDS}"),
+    ("other random flips", rows("hotflip-monotonic", lambda row: put(row, {"control_losses_sum_nats": more})),
+     f"random tokens, monotonic, document .*{BY_FORWARDS}"),
+    ("a better base", result("base", "validation_losses", unigram=9.0), f"validation loss of unigram {BY_FORWARDS}"),
+    ("a worse beginning", result("base", "validation_losses", untrained=9.0),
+     f"validation loss of untrained {BY_FORWARDS}"),
     ("a better snapshot", result("base", "snapshots", **{"0.5": 0.5}), f"validation loss of base@0.5 {BY_FORWARDS}"),
-    ("a start at no cost", result("start-non-negative-positive-part", validation_perplexity_after=10.0),
+    ("no snapshot", result("base", snapshots={}), "validation loss of base@0.5 is what the audit .*: measured nan"),
+    ("a start at no cost", result("start-non-negative-positive-part", validation_loss_nats_per_token=2.0),
      f"validation loss of constrained-untrained {BY_FORWARDS}"),
     (
         "n3: a difference from -.030 to +.038",
         all_of(
             transfer(lambda row: by_token(row, 0.1), attack="hotflip", found_for="random-signs", model="monotonic"),
-            computed_again,
         ),
-        rf"transfer of hotflip \(gradient search\) from random-signs to monotonic on attack-evaluation.*{BY_FORWARDS}",
+        rf"transfer of hotflip \(gradient search\) from random-signs to monotonic, document.*{BY_FORWARDS}",
     ),
     ("n4: alive", alive, f"validation loss of monotonic with its sublayers replaced by their means {BY_FORWARDS}"),
     ("n7: 10 % better", evaluated(lambda row: put(row, {"loss_sum_nats": lambda loss: loss * 0.9})),
      f"evaluate, monotonic, document .*{BY_FORWARDS}"),
     ("n11: another trigger", triggered,
-     rf"transfer of uat \(gradient search\) from monotonic to base on attack-search.*{BY_FORWARDS}"),
+     rf"transfer of uat \(gradient search\) from monotonic to base, document.*{BY_FORWARDS}"),
     ("n12: other flips",
      rows("hotflip-monotonic", lambda row: put(row, {"replacements": lambda ids: [id_ - 1 for id_ in ids]})),
-     rf"transfer of hotflip \(gradient search\) from monotonic to base on attack-evaluation.*{BY_FORWARDS}"),
-    ("another text of a trigger", result("uat-monotonic", "gradient", trigger_text=" something else"),
-     "the text of the trigger of uat on monotonic is that of its ids"),
+     rf"transfer of hotflip \(gradient search\) from monotonic to base, document.*{BY_FORWARDS}"),
     ("comes back", comes_back, "comes back from its text"),
     ("all zeros", result("monotonic", "constraint", share_of_zeros=0.999),
-     "the share of zeros of the constrained weights in model/ of monotonic"),
-    ("larger", result("base", parameters=10**10), "the parameters of base"),
+     "share of zeros of the constrained weights of monotonic is what the audit computes"),
+    ("r12: no layer", result("monotonic", "constraint", layers=[]), "monotonic keeps signs in the layers of its start"),
+    ("r12: no weight", result("monotonic", "constraint", weights_checked=0), "weights checked of the constrained"),
+    ("a constrained baseline", constrained_baseline, "baseline keeps signs that a start gave it"),
+    ("another rank", result("monotonic", "sublayers", effective_rank=lambda of: dict.fromkeys(of, 3.0)),
+     "the rank of .* of monotonic is what the audit computes"),
+    ("moved far", result("monotonic", "movement", constrained=9.0), "movement of monotonic, constrained is what"),
+    ("moved nowhere told", result("monotonic", "movement", constrained=None), "what monotonic tells of its movement"),
+    ("an order proved", reordered(lambda of: of["certificate"].update(certified="yes")),
+     "the answer on monotonic is that on its worst sublayer"),
+    ("an order of no weights", reordered(lambda of: of["certificate"].update(tensors_checked=0)),
+     "what was looked at of monotonic"),
+    ("an order of others", reordered(lambda of: of["certificate"].update(variant="mlp_in")),
+     "what was looked at of monotonic"),
+    ("a proof of all", reordered(lambda of: [one.update(certified="yes") for one in of["certificate"]["sublayers"]]),
+     "is proved, and why not|answer on monotonic"),
+    ("another bound",
+     reordered(lambda of: of["certificate"]["sublayers"][0].update(worst_violation_bound=-1e-9)),
+     "the bound of .* of monotonic is what"),
+    ("less disorder on text", reordered(lambda of: of["on_text"]["rises"].update(share=0.123)),
+     "rises share of monotonic on text is what"),
 ]
 # fmt: on
 WEIGHTS: dict[Callable[[str, Path], None], str] = {
-    negated: "model/ of monotonic in",
-    another_arm_s: "model/ of monotonic in",
-    negated_and_told: "in model/ of monotonic have the signs they may have: measured .* signs non-negative",
+    negated: "in model/ of monotonic have the signs they may have: measured .* signs non-negative",
+    another_arm_s: "in model/ of monotonic have the signs they may have|, monotonic, document",
 }
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from tasks.summarisation.audit import rouge1
 from tasks.summarisation.evaluate import copied, scores
-from tasks.summarisation.results import METRICS
-from tasks.summarisation.words import pieces, sentences
+from tasks.summarisation.words import METRICS, pieces, sentences
 
 SAME = {
     "English": "The cat sat on the mat in 2024.",

@@ -25,7 +25,7 @@ from tasks.language.pairs import examples
 from tasks.monotonic.liveness import measure_liveness
 from tasks.stage.attempt import attempt
 from tasks.summarisation.evaluate import copied, scores
-from tasks.summarisation.results import METRICS, FinalResults
+from tasks.summarisation.final_results import METRICS, FinalResults
 from tasks.summarisation.rewrite import attacked
 from tests.tasks.language.test_pairs import drawn, network, packed
 from tests.tasks.resealed import AUDIT, Edit, Stages, asked_again, edited, nothing, refused
@@ -157,7 +157,7 @@ def test_d16_what_is_written_anew_is_written_of_prefix_trigger_and_whole_article
     handle = finished().handles["summarisation-rewrite"]
     given = {role: source.as_input() for role, source in handle.inputs.items()}
     text, most = given.pop("text"), finished().study.uat.text_tokens
-    trigger = UatResult.read(given["uat-base"]).gradient.trigger_ids
+    trigger = UatResult.read(given["uat-base"]).gradient.best.trigger_ids
     found = [one for one in attacked(handle.config, text, given, "base") if one.attack == "uat"]
     assert len(found) == finished().study.splits.attack_evaluation_documents
     for one in found:
@@ -231,8 +231,15 @@ def test_what_cannot_be_is_refused_before_any_work(change: str, said: str) -> No
         SMOKE.study(change)
 
 
-def other_loss(stages: Stages) -> None:
-    stages["evaluation"]["rows"][0]["loss_sum_nats"] += 1.0
+def other_losses(stages: Stages) -> None:
+    for row in stages["evaluation"]["rows"]:
+        row["loss_sum_nats"] += 1.0
+
+
+def transferred_more(stages: Stages) -> None:
+    for row in stages["transfer"]["rows"]:
+        if (row["attack"], row["search"], row["found_for"]) == ("hotflip", "gradient", "base"):
+            row["loss_sum_nats"] += 1.0 if row["model"] == "baseline" else 0.0
 
 
 def other_summary(stages: Stages) -> None:
@@ -249,30 +256,51 @@ def one_article_less(stages: Stages) -> None:
     del stages["rewritten"]["rows"][0]
 
 
-def equal_arms(stages: Stages) -> None:
-    digest = stages["baseline"]["result"]["weights_digest"]
-    edited("monotonic", {"weights_digest": digest})(stages)
+def equal_arms(role: str, path: Path) -> None:
+    if role == "monotonic":
+        theirs = finished().path("summarisation-train (baseline)") / "model" / "model.safetensors"
+        (path / "model" / "model.safetensors").write_bytes(theirs.read_bytes())
+
+
+def other_loss_of_another(stages: Stages) -> None:
+    for row in stages["evaluation"]["rows"]:
+        row["another_loss_sum_nats"] += 1.0
+
+
+def other_lead(stages: Stages) -> None:
+    """Lead-n at 0 passed audit and report."""
+    for row in stages["evaluation"]["rows"]:
+        row["lead_rouge1"] = 0.0
 
 
 REFUSED: list[tuple[str, Edit, str]] = [
     *(("report", edit, said) for edit, said in AUDIT),
-    ("report", other_loss, "follows from its records"),
-    ("report", equal_arms, "every arm has weights of its own"),
-    ("report", edited("monotonic", {"training.budget.learning_rate": 0.5}), "all arms had the same budget"),
-    ("report", edited("monotonic", {"constraint.min_weight": -1.0}), "have the signs they may have"),
-    ("report", edited("uat-base", {"gradient.forward_sequences": 1}), "uat on base"),
-    ("report", edited("base", {"trained_check.ratio_of_perplexities.another_summary": 0.1}), "ratios of base follow"),
-    ("report", edited("transfer", {"hotflip.gradient.base.baseline": 9.0}), "follows from the records"),
-    ("audit", other_summary, "alone"),
-    ("audit", other_summary_under_attack, "the summary under uat on base"),
+    ("audit", other_losses, "evaluate, base, document"),
+    ("audit", other_loss_of_another, "another summary, base, document"),
+    (
+        "audit",
+        edited("monotonic", {"constraint.min_weight": -1.0}),
+        "min weight of the constrained weights",
+    ),
+    ("audit", edited("monotonic", {"sublayers.loss_with_means_nats_per_token": 9.0}), "with its sublayers replaced"),
+    ("report", edited("uat-base", {"gradient.forward_sequences": 1}), "uat on each model: forwards"),
+    ("audit", edited("base", {"validation_losses.another_summary": 9.0}), "the validation loss of another_summary"),
+    ("audit", transferred_more, "transfer of hotflip (gradient search) from base to baseline"),
+    ("audit", other_lead, "lead_rouge1 of base on"),
+    ("audit", other_summary, "the summary that base writes of"),
+    ("audit", other_summary_under_attack, "by base under uat"),
+    ("audit", one_article_less, "wrote of every attacked article"),
     ("report", one_article_less, "wrote of every article that uat attacked"),
-    ("audit", edited("base", {"weights_digest": "0" * 64}), "holds the weights that its stage left"),
 ]
 
 
 @pytest.mark.parametrize(("stage", "edit", "said"), REFUSED, ids=lambda value: getattr(value, "__name__", None))
 def test_what_was_edited_is_refused_by_name(stage: str, edit: Edit, said: str, tmp_path: Path) -> None:
     assert said in refused(stage, SMOKE, tmp_path, edit)
+
+
+def test_two_arms_of_the_same_weights_are_refused(tmp_path: Path) -> None:
+    assert "weights of the arms" in refused("report", SMOKE, tmp_path, nothing, equal_arms)
 
 
 @pytest.mark.parametrize("stage", ["audit", "report"])

@@ -15,9 +15,9 @@ from tasks.stage.run import StageInput
 from tasks.training.budget import Budget, SpikeGuard
 from tasks.training.guard import Guarded
 from tasks.training.loader import examples_of
-from tasks.training.logged import require_as_configured, require_as_logged
 from tasks.training.order import example_at
 from tasks.training.schedule import Schedule
+from tasks.training.trained import metric_rows, require_budget
 from tests.tasks import tiny
 from tests.tasks.tiny import (
     HOOKS,
@@ -135,11 +135,11 @@ def test_a_spike_is_undone_up_to_the_validation_before_it_and_trained_with_a_low
     assert [row["step"] for row in rows if "train_loss" in row] == [3, 6, 9, 10, 12]
     logged = toy_directory(tmp_path, GUARDED).metrics_file
     training = durable.read_json(toy_directory(tmp_path, GUARDED).result_file)["training"]
-    require_as_logged("the toy", logged, training, "validation_loss")
-    require_as_configured("the toy", logged, training, GUARDED.budget, GUARDED.examples)
-    with pytest.raises(CheckFailed, match="the toy went back as"):
-        told = training | {"guard": {"rollbacks": [], "skipped": []}}
-        require_as_configured("the toy", logged, told, GUARDED.budget, GUARDED.examples)
+    assert [one["to_step"] for one in training["guard"]["rollbacks"]] == [back]
+    require_budget("the toy", logged, metric_rows(logged), GUARDED.budget, GUARDED.examples)
+    unguarded = GUARDED.budget.model_copy(update={"guard": None})
+    with pytest.raises(CheckFailed, match="the toy, whose budget has no guard, went back or skipped batches"):
+        require_budget("the toy", logged, metric_rows(logged), unguarded, GUARDED.examples)
 
 
 def test_a_validation_that_is_not_finite_is_undone_too(tmp_path, monkeypatch):
