@@ -8,18 +8,19 @@
         throw()
 
 It is a thin layer: a stage becomes a `Stage` with a configuration, a study a page, as if they were written by hand.
+By hand, `THROW = Stage("dice-throw", ThrowConfig, "dice_work:throw")` and `def dice(study: Study)` are called alike.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import re
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 from deployments.dag.page import too_low
@@ -27,10 +28,11 @@ from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from storage.errors import BadInput, did_you_mean
 from tasks.findings.configuration import ArmsConfig, role_of
+from tasks.stage import run as stages
 from tasks.stage.configuration import contents, names_files, scientific
 from tasks.stage.numerics import Numerics
-from tasks.stage.run import Needs, Stage, StageRun
-from tasks.stage.study import StageConfiguration, StudyBase
+from tasks.stage.run import Needs, StageRun
+from tasks.stage.study import StageConfiguration, StudyBase, nested
 
 _WALKED: ContextVar[tuple[StudyBase, Dispatcher]] = ContextVar("walked")
 """The study whose page is walked now, and what its stage calls are given to."""
@@ -50,6 +52,20 @@ def knob(description: str, **limits: Any) -> Knob:
 
 
 @dataclass(frozen=True)
+class Stage(stages.Stage):
+    """A stage that is called in a study: `TRAIN({"none": {0: base}}, data=data, seed=3)`.
+
+    What is named like a field of its configuration is one, and other fields are the study's. All else are inputs by
+    their names, see `roles`; a dictionary of inputs comes before the names.
+    """
+
+    def __call__(self, inputs: Mapping[str, Any] = MappingProxyType({}), /, **named: Any) -> Any:
+        values = {name: named.pop(name) for name in self.config.model_fields if name in named}
+        study, dispatch = _walked(self.name)
+        return dispatch(self, self.config.of(study, **values), **roles("", named), **roles("", {**inputs}))
+
+
+@dataclass(frozen=True)
 class FunctionStage(Stage):
     """A stage that is a function; called in a study it is a stage call, called by an attempt it does the work."""
 
@@ -60,40 +76,41 @@ class FunctionStage(Stage):
     def __call__(self, *given: Any, **named: Any) -> Any:
         if given and isinstance(given[0], StageRun):
             return self._work(*given, **named)
-        try:
-            study, dispatch = _WALKED.get()
-        except LookupError:
-            raise BadInput(f"{self.written.__name__}() is a stage: call it in a function with @study") from None
+        study, dispatch = _walked(f"{self.__name__}()")
         for name in named.keys() - (known := _parameters(self.written)).keys():
             raise BadInput(
-                f"the stage {self.written.__name__} has no parameter {name!r}; {did_you_mean(name, known)}it has "
+                f"the stage {self.__name__} has no parameter {name!r}; {did_you_mean(name, known)}it has "
                 f"{', '.join(known)}"
             )
-        return self._dispatched(study, dispatch, inspect.signature(self.written).bind_partial(None, *given, **named))
-
-    def _dispatched(self, study: StudyBase, dispatch: Dispatcher, call: inspect.BoundArguments) -> Handle:
-        given = dict([*call.arguments.items()][1:])
-        inputs: dict[str, Handle] = {}
-        for name in self.reads:
-            default = _parameters(self.written)[name].default
-            if (read := given.pop(name, default)) is None and default is None:
-                continue
-            if not (roles := _roles(name, read)) or read is inspect.Parameter.empty:
-                raise BadInput(f"the stage {self.written.__name__} is given no stage call as {name}{too_low(study)}")
-            if mistaken := [role for role in roles if _read_as(role, self.reads) != name]:
+        values = dict([*inspect.signature(self.written).bind_partial(None, *given, **named).arguments.items()][1:])
+        read = {name: values.pop(name, known[name].default) for name in self.reads}
+        read = {name: one for name, one in read.items() if one is not None or known[name].default is not None}
+        inputs = {name: roles(name, one) for name, one in read.items()}
+        if missing := [name for name, one in read.items() if one is inspect.Parameter.empty or not inputs[name]]:
+            raise BadInput(f"the stage {self.__name__} is given no stage call as {missing[0]}{too_low(study)}")
+        by_role = {role: one for several in inputs.values() for role, one in several.items()}
+        again = self._read(by_role)
+        for name, one in read.items():
+            if again.get(name) != ([*one] if isinstance(one, tuple) else one):
                 raise BadInput(
-                    f"the stage {self.written.__name__} is given {mistaken[0]!r} of {name}, which reads like its "
-                    f"parameter {_read_as(mistaken[0], self.reads)}: rename one"
+                    f"the stage {self.__name__} is given {', '.join(inputs[name])} of {name}, which read like "
+                    "something else, another parameter or a list: rename a key, or write a number as a number"
                 )
-            inputs |= roles
-        told = ", ".join(f"{name} {value}" for name, value in given.items() if isinstance(value, str | int | float))
-        return dispatch(self, self.config.of(study, **{"cell": told} | given), **inputs)
+        cell = ", ".join(f"{name} {value}" for name, value in values.items() if isinstance(value, str | int | float))
+        return dispatch(self, self.config.of(study, **{"cell": cell} | values), **by_role)
 
     def _work(self, run: StageRun, config: StageConfiguration, **inputs: Any) -> Any:
         values = {name: getattr(config, name) for name in _parameters(self.written) if name not in self.reads}
-        read = {name: [role for role in inputs if _read_as(role, self.reads) == name] for name in self.reads}
-        given = {name: _given(name, {role: inputs[role] for role in roles}) for name, roles in read.items() if roles}
-        return self.written(run, **values, **given)
+        return self.written(run, **values, **self._read(inputs))
+
+    def _read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What each parameter is given; a role that reads like two of them is the longer one's."""
+        given: dict[str, dict[str, Any]] = {}
+        for role, one in inputs.items():
+            begins = (name for name in self.reads if f"{role}_".startswith((f"{name}_", f"{name}-")))
+            name = max(begins, key=len)
+            given.setdefault(name, {})[role.removeprefix(name)] = one
+        return {name: nested(several) for name, several in given.items()}
 
     @property
     def __code__(self) -> Any:
@@ -140,14 +157,43 @@ def study(function: Callable[..., Any] | None = None, *, small: Mapping[str, Any
     """Makes a function, called like its file, a study: it calls the stages, and returns the one whose answer is shown.
 
     The keys of the study are its own parameters and those of the file's stages that have a default; `seed`, `execution`
-    and `name` come with every study. `small` are the keys with which `ratchet rehearse` takes minutes.
+    and `name` come with every study. `small` are the keys with which `ratchet rehearse` takes minutes. A class of keys
+    as its only parameter is the whole study.
     """
     if function is None:
         return functools.partial(study, small=small)
-    if function.__name__ != (stem := function.__module__.rpartition(".")[2]):
+    spec = sys.modules[function.__module__].__spec__  # also of what `python -m` runs
+    if function.__name__ != (stem := (spec.name if spec else function.__module__).rpartition(".")[2]):
         raise BadInput(f"the function with @study is called {function.__name__}(): call it {stem}(), like its file")
     hints, own = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
-    module = vars(sys.modules[function.__module__])
+    module, whole = vars(sys.modules[function.__module__]), [hints.get(name) for name in own]
+    model = whole[0] if len(whole) == 1 and inspect.isclass(whole[0]) and issubclass(whole[0], StudyBase) else None
+    model = model or _class("Study", StudyBase, function, _keys(function, module))
+
+    @functools.wraps(function)
+    def page(study: StudyBase, stage: Dispatcher) -> Any:
+        token = _WALKED.set((study, stage))
+        try:
+            return function(study) if model in whole else function(**{name: getattr(study, name) for name in own})
+        finally:
+            _WALKED.reset(token)
+
+    page.__annotations__ = {"study": model, "stage": Dispatcher}
+    page.__signature__ = inspect.signature(lambda study, stage: None)  # type: ignore[attr-defined]
+    module |= {"page": page, "small": small or {}}
+    return study_flow(page)
+
+
+def _walked(what: str) -> tuple[StudyBase, Dispatcher]:
+    try:
+        return _WALKED.get()
+    except LookupError:
+        raise BadInput(f"{what} is a stage: call it in a function with @study") from None
+
+
+def _keys(function: Callable[..., Any], module: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a study: its parameters, and those with a default of the stages in its file."""
+    hints, own = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
     fields = {name: _field(function, parameter, hints.get(name, Any)) for name, parameter in own.items()}
     of: dict[str, str] = dict.fromkeys(fields, function.__name__)
     for each in [value for value in module.values() if isinstance(value, FunctionStage)]:
@@ -163,25 +209,10 @@ def study(function: Callable[..., Any] | None = None, *, small: Mapping[str, Any
                 )
             fields.setdefault(name, key)
             of.setdefault(name, each.written.__name__)
-    model = _class("Study", StudyBase, function, fields)
-
-    @functools.wraps(function)
-    def page(study: StudyBase, stage: Dispatcher) -> Any:
-        token = _WALKED.set((study, stage))
-        try:
-            return function(**{name: getattr(study, name) for name in own})
-        finally:
-            _WALKED.reset(token)
-
-    page.__annotations__ = {"study": model, "stage": Dispatcher}
-    page.__signature__ = inspect.signature(lambda study, stage: None)  # type: ignore[attr-defined]
-    module |= {"page": page, "small": small or {}}
-    return study_flow(page)
+    return fields
 
 
-KEY = "key_"
-"""Before a number that is the key of a dictionary, and no place in a list."""
-REPORT = Stage("report", ArmsConfig, "tasks.findings.side_by_side:report", version=3, needs="cpu")
+REPORT = stages.Stage("report", ArmsConfig, "tasks.findings.side_by_side:report", version=3, needs="cpu")
 
 
 def report(
@@ -198,10 +229,7 @@ def report(
     difference is paired by what varies within an arm. Higher is better where the arms' trainings say so; `None` and no
     such training: nothing is called better. BadInput for arms that do not pair.
     """
-    try:
-        study, dispatch = _WALKED.get()
-    except LookupError:
-        raise BadInput("report() is a stage: call it in a function with @study") from None
+    study, dispatch = _walked("report()")
     several: dict[str, list[Any]] = {arm: [*of] if isinstance(of, list | tuple) else [of] for arm, of in arms.items()}
     if strange := [arm for arm, of in several.items() if not of or not all(isinstance(one, Handle) for one in of)]:
         raise BadInput(f"report: the arm {strange[0]!r} is no stage call, and no list of one or more{too_low(study)}")
@@ -287,27 +315,11 @@ def _field(function: Callable[..., Any], parameter: inspect.Parameter, hint: Any
     return kind, declared(default, description=knob_.description, **knob_.limits)
 
 
-def _roles(name: str, given: Any) -> dict[str, Handle]:
-    """A stage call by the name of the parameter; of several each by that and its number or key."""
-    if isinstance(given, list | tuple):
-        return {f"{name}_{number}": handle for number, handle in enumerate(given)}
-    if not isinstance(given, dict):
+def roles(name: str, given: Any) -> dict[str, Any]:
+    """The inputs that a stage is given as `name`: a stage call, or those of dictionaries and lists, by key and number:
+    `name_key`, `name-0`, in a list `name_0`."""
+    if not isinstance(given, list | tuple | dict):
         return {name: given}
-    if strange := [key for key in given if not isinstance(key, int) and re.fullmatch(rf"({KEY})?\d+", str(key))]:
-        raise BadInput(f"{name} has the key {strange[0]!r}: write a number as a number")
-    return {f"{name}_{KEY if isinstance(key, int) else ''}{key}": handle for key, handle in given.items()}
-
-
-def _read_as(role: str, names: Sequence[str]) -> str:
-    """The parameter that an input of this role is given to."""
-    return max((name for name in names if role == name or role.startswith(f"{name}_")), key=len, default="")
-
-
-def _given(name: str, inputs: dict[str, Any]) -> Any:
-    """Inverse of `_roles`."""
-    if name in inputs:
-        return inputs[name]
-    several = {role.removeprefix(f"{name}_"): given for role, given in inputs.items()}
-    if all(key.isdigit() for key in several):
-        return [several[key] for key in sorted(several, key=int)]
-    return {int(key.removeprefix(KEY)) if key.startswith(KEY) else key: given for key, given in several.items()}
+    items = given.items() if isinstance(given, dict) else ((str(number), one) for number, one in enumerate(given))
+    named = ((f"{name}-{key}" if isinstance(key, int) else f"{name}_{key}" if name else key, one) for key, one in items)
+    return {role: one for key, several in named for role, one in roles(key, several).items()}

@@ -10,12 +10,11 @@ DAG.
 
 from __future__ import annotations
 
-from deployments.dag.walk import Dispatcher, Handle
-from deployments.study_flow import study_flow
+from deployments.dag.walk import Handle
+from deployments.functions import Stage, study
 from tasks.findings.sweep.configuration import Swept
 from tasks.inversion import stages
-from tasks.inversion.study import Study, cell_role
-from tasks.stage.run import Stage
+from tasks.inversion.study import Study
 
 MATRICES = Stage("inversion-matrices", stages.MatricesConfig, "tasks.inversion.matrices:matrices", needs="cpu")
 PILOT = Stage("inversion-pilot", stages.PilotConfig, "tasks.inversion.train:pilot", version=2)
@@ -25,26 +24,33 @@ AUDIT = Stage("inversion-audit", stages.AuditConfig, "tasks.inversion.audit:audi
 REPORT = Stage("inversion-report", stages.ReportConfig, "tasks.inversion.report:report", version=6, needs="cpu")
 
 
-def page(study: Study, stage: Dispatcher) -> Handle:
-    """The study, top to bottom; returns the handle of its last stage."""
-    data = stage(MATRICES, stages.MatricesConfig.of(study))
-    pilot = stage(PILOT, stages.for_pilot(study), data=data)
+@study
+def inversion(study: Study) -> Handle:
+    """The study, top to bottom; returns the stage call whose answer is shown."""
+    data = MATRICES()
+    pilot = PILOT(data=data, budget=study.pilot_budget)
 
-    cells = {role: stage(TRAIN, config, data=data, pilot=pilot) for role, config in stages.for_cells(study).items()}
-    looked_at = {arm.name: cells[cell_role(arm.name, study.seeds[0])] for arm in study.arms}
-    probe = stage(PROBE, stages.ProbeConfig.of(study), data=data, **looked_at)
+    cells = {
+        arm.name: {
+            seed: TRAIN(
+                data=data, pilot=pilot, mining=arm.mining, budget=study.budget_of(arm), seed=seed,
+                cell=f"{arm.name}, seed {seed}",
+            )
+            for seed in study.seeds
+        }
+        for arm in study.arms
+    }  # fmt: skip
+    probe = PROBE({arm: by_seed[study.seeds[0]] for arm, by_seed in cells.items()}, data=data)
+    audit = AUDIT(cells, data=data, probe=probe)
 
-    audit = stage(AUDIT, stages.AuditConfig.of(study), data=data, probe=probe, **cells)
-
-    return stage(REPORT, stages.for_report(study), data=data, pilot=pilot, probe=probe, audit=audit, **cells)
+    arms = [arm.name for arm in study.arms]
+    return REPORT(cells, data=data, pilot=pilot, probe=probe, audit=audit, arms=arms, comparisons=study.comparisons)
 
 
 METRICS_OF_A_SWEEP = [
     Swept(title="validation error", numbers="arms.{arm}.mean", higher=False),
     Swept(title="error without learning", numbers="trivial.{arm}", higher=None),
 ]
-
-inversion = study_flow(page)
 
 
 if __name__ == "__main__":

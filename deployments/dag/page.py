@@ -100,11 +100,11 @@ class Page:
                 self.function(study, walk)
         except BadInput as error:
             beside = self._beside(error) if isinstance(error, NoSuchFile) else ""
-            raise (BadInput(f"{self._line_of(error)}: {error}{beside}") if self.is_own else error) from None
+            raise (BadInput(f"{_line_of(error, self.file)}: {error}{beside}") if self.is_own else error) from None
         except ValidationError as error:
-            raise BadInput(f"{self._line_of(error)}: {explain(error)}") from None
+            raise BadInput(f"{_line_of(error, self.file)}: {explain(error)}") from None
         except Exception as error:
-            raise BadInput(f"{self._line_of(error)}: {type(error).__name__}: {error}{too_low(study)}") from error
+            raise BadInput(f"{_line_of(error, self.file)}: {type(error).__name__}: {error}{too_low(study)}") from error
         if not walk.handles:
             raise BadInput(f"{self.file}: the page calls no stage{too_low(study)}")
         for cell, one in cells.items():
@@ -173,9 +173,6 @@ class Page:
             ": a relative path is below the folder where the study is started, and "
             f"{name} lies beside the study: start it in {self.file.parent}, or give the whole path"
         )
-
-    def _line_of(self, error: BaseException) -> str:
-        return _line_of(error, self.file)
 
 
 def too_low(study: StudyBase) -> str:
@@ -363,7 +360,7 @@ def _line_of(error: BaseException, file: Path) -> str:
 
 def _require_parameters(handle: Handle) -> None:
     """BadInput when the stage's function does not take what the page gives it."""
-    if callable(handle.stage):  # a function whose parameters its call has seen
+    if hasattr(handle.stage, "written"):  # a function whose parameters its call has seen
         return
     file, function = _function_of(handle.stage, Path())
     taken = function.args

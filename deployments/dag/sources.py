@@ -40,7 +40,7 @@ class _Import:
 
 @functools.cache
 def page_names() -> list[str]:
-    """Names of the pages that come with Ratchet: the modules of `flows/` with a function `page`."""
+    """Names of the pages that come with Ratchet: the modules of `flows/` with a function `page`, or with `@study`."""
     folder = Path(importlib.import_module(FLOWS).__path__[0])
     return sorted(file.stem for file in folder.glob("*.py") if _defines_page(file))
 
@@ -69,11 +69,14 @@ def _without_study(file: Path) -> str:
     """The text of a file without its function with `@study`, which does none of a stage's work."""
     lines = re.split(r"(?<=\n)", text := text_of(file))  # as Python counts lines: `splitlines` knows more ends
     for node in reversed(parsed(text, str(file)).body):
-        decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-        called = [getattr(one, "func", one) for one in decorators]
-        if any(getattr(one, "attr", getattr(one, "id", "")) == "study" for one in called):
-            del lines[decorators[0].lineno - 1 : node.end_lineno]
+        if isinstance(node, ast.FunctionDef) and _is_study(node):
+            del lines[node.decorator_list[0].lineno - 1 : node.end_lineno]
     return "".join(lines)
+
+
+def _is_study(node: ast.FunctionDef) -> bool:
+    called = [getattr(one, "func", one) for one in node.decorator_list]
+    return any(getattr(one, "attr", getattr(one, "id", "")) == "study" for one in called)
 
 
 def keep(files: Iterable[Path], folder: Path, target: Path) -> None:
@@ -130,7 +133,8 @@ def parsed(source: str, file: str = "<unknown>") -> ast.Module:
 
 
 def _defines_page(file: Path) -> bool:
-    return any(isinstance(node, ast.FunctionDef) and node.name == "page" for node in parsed(text_of(file)).body)
+    functions = [node for node in parsed(text_of(file)).body if isinstance(node, ast.FunctionDef)]
+    return any(node.name == "page" or _is_study(node) for node in functions)
 
 
 def _collect(module: str, folder: Path, seen: set[Path]) -> None:
@@ -178,11 +182,9 @@ def _guards(node: ast.AST) -> bool:
     if isinstance(node, ast.If):
         return any(getattr(part, "id", getattr(part, "attr", "")) == "TYPE_CHECKING" for part in ast.walk(node.test))
     if isinstance(node, ast.Try):
-        caught = {
-            part.id for one in node.handlers if one.type for part in ast.walk(one.type) if isinstance(part, ast.Name)
-        }
-        bare = any(one.type is None for one in node.handlers)
-        return bare or bool(caught & {"ImportError", "ModuleNotFoundError", "Exception"})
+        kinds = [one.type for one in node.handlers]
+        caught = {part.id for kind in kinds if kind for part in ast.walk(kind) if isinstance(part, ast.Name)}
+        return None in kinds or bool(caught & {"ImportError", "ModuleNotFoundError", "Exception"})
     return False
 
 

@@ -7,7 +7,7 @@ page order, is another room's: shown, run here (`local`), or as SLURM jobs (`slu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -102,8 +102,6 @@ class Dispatcher(Protocol):
 
     def __call__(self, stage: Stage, config: StageConfiguration, **inputs: Handle) -> Handle: ...
 
-    def cell(self, *parts: str) -> AbstractContextManager[None]: ...
-
 
 class Walk:
     """Walks a page without running anything; `handles` are the stage calls in page order."""
@@ -170,14 +168,8 @@ class Walk:
         described = (config.scientific(), _external_inputs(config), prints)
         print_ = fingerprint(stage.name, stage.version, *described)
         work = fingerprint(f"{stage.config.__module__}:{stage.config.__qualname__}", 0, *described)
-        handle = Handle(
-            stage,
-            config,
-            RunDirectory(self.root, self.study, stage.name, print_),
-            inputs,
-            markers.Verdict(False, present=False),
-            cells=[self._cell],
-        )
+        run, unread = RunDirectory(self.root, self.study, stage.name, print_), markers.Verdict(False, present=False)
+        handle = Handle(stage, config, run, inputs, unread, cells=[self._cell])
         known = self._of_work.get(print_) or self._of_work.get(work)
         if known is not None:
             self._refuse_equal(known, handle)

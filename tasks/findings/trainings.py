@@ -114,17 +114,15 @@ def _divergence(name: str, arm: TrainedArm, form: Form) -> str:
     )
 
 
-def cell_table(
-    results: ArmsResults, role: Callable[[str, int], str], form: Form, more: Mapping[str, Mapping[str, ArmMean]]
-) -> Table:
-    """A row for each training; `role`: how the page calls it, `more`: further columns, by arm."""
+def cell_table(results: ArmsResults, form: Form, more: Mapping[str, Mapping[str, ArmMean]]) -> Table:
+    """A row for each training; `more`: further columns, by arm."""
     rows = []
     for name, arm in results.arms.items():
         for seed, cell in arm.cells.items():
             errors = [form(arm.values[seed]), f"{cell.best_step:,}", form(cell.last), f"{cell.last_step:,}"]
             errors += [form(by_arm[name].values[seed]) for by_arm in more.values()]
             gradients = [f"{cell.clipped_share:.0%}", f"{cell.largest_gradient_norm:.3g}"]
-            rows.append([name, seed, *errors, *gradients, results.run_of(role(name, int(seed)))])
+            rows.append([name, seed, *errors, *gradients, results.run_of(f"{name}-{seed}")])
     return Table(
         "Every training: the error at its best step, whose weights are kept, and at its last; the share of its steps "
         "whose gradient was clipped, and the longest gradient.",

@@ -19,8 +19,8 @@ from tasks.inversion.final_results import ArmFacts, DescentPart, EarlyStop, Fina
 from tasks.inversion.numbers import Cell, gates, pilot_of
 from tasks.inversion.results import MatricesResult, ProbeResult
 from tasks.inversion.stages import AUDITED, OUTSIDE, MatricesConfig, ProbeConfig, ReportConfig
-from tasks.inversion.study import cell_role
 from tasks.stage.run import StageInput, StageRun
+from tasks.stage.study import nested
 
 PATIENCES = (1, 2, 4)
 
@@ -64,7 +64,7 @@ def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
                 points=[*words.about_training(results), *step_cautions(results, words.number)],
                 figures=[drawn["ways"]],
                 tables=[
-                    cell_table(results, cell_role, words.number, {"out of distribution": outside}),
+                    cell_table(results, words.number, {"out of distribution": outside}),
                     views.early_stop_table(results),
                 ],
             ),
@@ -87,10 +87,8 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
     fixed, asked = MatricesResult.read(inputs["data"]), inputs["data"].configuration(MatricesConfig).matrices
     trivial, count = fixed.validation.trivial, asked.validation_matrices
     pilot = pilot_of(inputs["pilot"], trivial)
-    cells = {
-        arm: {str(seed): Cell.of(f"{arm}, seed {seed}", inputs[cell_role(arm, seed)], count) for seed in config.seeds}
-        for arm in config.arms
-    }
+    by_arm = ((arm, nested(inputs)[arm]) for arm in config.arms)
+    cells = {arm: {str(n): Cell.of(f"{arm}, seed {n}", of[n], count) for n in config.seeds} for arm, of in by_arm}
     every = {f"{arm}, seed {seed}": cell for arm, by_seed in cells.items() for seed, cell in by_seed.items()}
     patience = min(cell.config.budget.patience_validations or math.inf for cell in every.values())
     required = config.learned_ratio * min(trivial.by_name.values())

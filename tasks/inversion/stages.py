@@ -1,4 +1,4 @@
-"""Configuration of each stage of the inversion study, composed from the study."""
+"""Configuration of each stage of the inversion study."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from tasks.findings.configuration import Audit
 from tasks.inversion.configuration import Matrices, Mining, Network, Probe
-from tasks.inversion.study import Study, cell_role
+from tasks.inversion.study import Study
 from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
-from tasks.training.budget import Budget, LearningGate
+from tasks.training.budget import Budget
 
 INSIDE, OUTSIDE = SPLITS = ("validation", "out_of_distribution")
 """Fixed matrices: as those that are trained on, and harder ones."""
@@ -96,24 +96,3 @@ class ReportConfig(OfStudy):
     confidence_level: float
     min_seeds: int
     learned_ratio: float
-
-
-def for_pilot(study: Study) -> PilotConfig:
-    gate = LearningGate(max_ratio=study.pilot.max_ratio, by_step=study.pilot.steps)
-    short = {"steps": study.pilot.steps, "not_learning": gate, "ema_decay": None, "validations_per_epoch": 1}
-    return PilotConfig.of(study, budget=study.budget.model_copy(update=short))
-
-
-def for_cells(study: Study) -> dict[str, TrainConfig]:
-    """Role of each cell on the page, `<arm>-<seed>` -> its configuration."""
-    return {
-        cell_role(arm.name, seed): TrainConfig.of(
-            study, mining=arm.mining, budget=study.budget_of(arm), seed=seed, cell=f"{arm.name}, seed {seed}"
-        )
-        for arm in study.arms
-        for seed in study.seeds
-    }
-
-
-def for_report(study: Study) -> ReportConfig:
-    return ReportConfig.of(study, arms=[arm.name for arm in study.arms], comparisons=study.comparisons)

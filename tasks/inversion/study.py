@@ -12,7 +12,7 @@ from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.study import StudyBase
 from tasks.stage.validation import require_at_most, require_different, require_once
-from tasks.training.budget import Budget
+from tasks.training.budget import Budget, LearningGate
 
 ARMS = [
     Arm(name="none"),
@@ -21,8 +21,6 @@ ARMS = [
     Arm(name="adversarial-as-published", strategy="adversarial", descent="as-published"),
 ]
 """The recorded study's three, and its descent as its code has it."""
-EACH_10_STEPS = 0.995
-"""Decay of the recorded average of the weights, which takes them in every ten steps."""
 RECORDED = Budget(
     steps=100_000,
     effective_batch_examples=2048,
@@ -31,7 +29,7 @@ RECORDED = Budget(
     decay="constant",
     beta_2=0.99,
     weight_decay=0.0,
-    ema_decay=round(EACH_10_STEPS ** (1 / 10), 6),
+    ema_decay=round(0.995 ** (1 / 10), 6),  # the recorded average takes the weights in every ten steps
     validations_per_epoch=20,
 )
 
@@ -120,11 +118,12 @@ class Study(StudyBase):
         first = {frozenset(pair): pair for pair in reversed(found)}
         return [pair for pair in found if first[frozenset(pair)] is pair]
 
+    @property
+    def pilot_budget(self) -> Budget:
+        gate = LearningGate(max_ratio=self.pilot.max_ratio, by_step=self.pilot.steps)
+        short = {"steps": self.pilot.steps, "not_learning": gate, "ema_decay": None, "validations_per_epoch": 1}
+        return self.budget.model_copy(update=short)
+
     def budget_of(self, arm: Arm) -> Budget:
         own = {"decay", "max_gradient_norm"}
         return self.budget.model_copy(update=arm.model_dump(include=own, exclude_none=True))
-
-
-def cell_role(arm: str, seed: int) -> str:
-    """Name of an arm's handle with a seed on the page."""
-    return f"{arm}-{seed}"

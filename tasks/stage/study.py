@@ -1,9 +1,10 @@
-"""The base classes of studies and stage configurations: the fields that every study has."""
+"""The base classes of studies and stage configurations: the fields that every study has. How inputs are named."""
 
 from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -94,3 +95,16 @@ class StageConfiguration(Configuration):
     def own_seed(self) -> int | None:
         """The seed of the stage, if it has one."""
         return getattr(self, "seed", None)
+
+
+def nested(inputs: Mapping[str, Any]) -> Any:
+    """What a study gave: `{"none-0": a, "none-1": b}` is `{"none": {0: a, 1: b}}`, `{"_0": a, "_1": b}` is `[a, b]`."""
+    if inputs.keys() == {""}:
+        return inputs[""]
+    found: dict[Any, dict[str, Any]] = {}
+    for role, given in inputs.items():
+        text, number = re.fullmatch(r"_?(.*?)(-\d+)?", role).groups()  # type: ignore[union-attr]
+        found.setdefault(text or int((number or "-0")[1:]), {})[number or "" if text else ""] = given
+    several = {key: nested(rest) for key, rest in found.items()}
+    places = [str(place) for place in range(len(several))]
+    return [several[place] for place in places] if places and several.keys() == {*places} else several

@@ -93,19 +93,20 @@ def one(run, number: int):
     return {"number": number}
 
 @r.stage(needs="cpu", torch=False)
-def told(run, arms, arms_test, by_seed, several, before=None):
+def told(run, arms, arms_test, by_seed, several, grid, before=None):
     return {
         "arms": {arm: given.result["number"] for arm, given in arms.items()},
         "test": arms_test.result["number"],
         "seeds": [[seed, given.result["number"]] for seed, given in by_seed.items()],
         "several": [given.result["number"] for given in several],
+        "grid": [[arm, fold, given.result["number"]] for arm, folds in grid.items() for fold, given in folds.items()],
         "before": before,
     }
 
 @r.study
 def given():
     a, b, c = (one(number=number) for number in (1, 2, 3))
-    return told({"a": a, "b": b}, c, {2: b, 0: a, 1: c}, (c, a))
+    return told({"a": a, "b": b}, c, {2: b, 0: a, 1: c}, (c, a), {"a-1": {0: a, 1: b}, "a": {0: c}})
 '''
 
 
@@ -114,9 +115,12 @@ def test_a_stage_is_given_what_the_call_gave_however_names_and_keys_look(tmp_pat
     result = results(page.walk(read_study(page, None, [], None), Here(tmp_path / "runs", "given")))[-1]
     assert result == {
         "arms": {"a": 1, "b": 2}, "test": 3, "seeds": [[2, 2], [0, 1], [1, 3]], "several": [3, 1], "before": None,
+        "grid": [["a-1", 0, 1], ["a-1", 1, 2], ["a", 0, 3]],
     }  # fmt: skip
-    with pytest.raises(BadInput, match="arms has the key '1': write a number as a number"):
-        page = page_of(tmp_path, GIVEN.replace('"b": b', '"1": b').replace("def given", "def keys"), "keys")
+    with pytest.raises(BadInput, match="arms_0, arms_1 of arms, which read like something else"):
+        page = page_of(
+            tmp_path, GIVEN.replace('"a": a, "b": b', '"0": a, "1": b').replace("def given", "def keys"), "keys"
+        )
         page.walk(read_study(page, None, [], None), Here(tmp_path / "runs", "keys"))
 
 
@@ -212,7 +216,7 @@ def test_a_stage_is_told_how_the_study_works_and_goes_on_from_its_run_directory(
         ("@r.study", "base()\n\n@r.study", r"which\.py:\d+: base\(\) is a stage: call it in a function with @study"),
         ("arms, first):", "arms, first, by: float = 0.7):", "table and arm both have by, with other types or defaults"),
         ("arms, first):", "arms, first, loud=True):", "loud=True has no type, .* write loud: bool = True"),
-        ("arms, first):", "arms, first, arms_up):", "'arms_up_0' of arms, which reads like its parameter arms_up"),
+        ("arms, first):", "arms, first, arms_up=None):", "arms_up_0, .* of arms, which read like something else"),
         ("arms, first):", "arms, first, more):", "the stage table is given no stage call as more"),
         ("arm(made, how", "arm(None, how", r"stage which-arm: base is None, and not what a stage call returned"),
         ("by: float = 0.5", "by: tuple[r.LocalPath, ...] = ()", "would not count: use LocalPath, list.LocalPath"),

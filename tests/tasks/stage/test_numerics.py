@@ -21,7 +21,7 @@ from flows.command.settings import read_study
 from storage import durable
 from storage.errors import BadInput
 from tasks.icecube.stages import for_trials
-from tasks.inversion.stages import for_pilot
+from tasks.inversion.stages import PilotConfig
 from tasks.language.configuration import LocalFiles
 from tasks.stage import numerics
 from tasks.stage.execution import Execution
@@ -229,11 +229,14 @@ def test_auto_leaves_a_network_that_is_bound_by_launches_to_the_cpu(monkeypatch)
     def profile(study: str, name: str) -> Any:
         return read_study(load_page(study), name, [], None)
 
+    def pilot(study: Any) -> PilotConfig:
+        return PilotConfig.of(study, budget=study.pilot_budget)
+
     trials = for_trials(profile("icecube", "quick"))
-    energy, direction = for_pilot(profile("inversion", "quick")), trials["trial-normalise-1"]
+    energy, direction = pilot(profile("inversion", "quick")), trials["trial-normalise-1"]
     assert energy.multiplications() == 105_904 * 128 and direction.multiplications() == 100_675 * 64 * 24
     assert (taken(energy), taken(direction)) == ("cpu", "cuda")
-    assert taken(for_pilot(profile("inversion", "inversion"))) == "cuda"
+    assert taken(pilot(profile("inversion", "inversion"))) == "cuda"
     assert taken(energy, {"device": "cuda"}) == "cuda" and taken(direction, {"device": "cpu"}) == "cpu"
     for changed, device in [({"device": "cuda"}, "cuda"), ({"allow_numerics_change": True}, "cpu")]:
         execution = energy.execution.model_copy(update=changed)
