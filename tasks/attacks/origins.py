@@ -8,7 +8,7 @@ ATTACKS, MODELS = "records of the attacks and of transfer", "records of evaluate
 SEARCH = "the search alone tells how it came there; a gate holds its cost against the configuration"
 OF_ATTACKS = Origins(
     computed={
-        **dict.fromkeys(("configuration.*", "seed*", "attacks.*.attack.*", "primary.primary.*"), "stage.json"),
+        **dict.fromkeys(("seed*", "attacks.*.attack.*", "primary.primary.*"), "stage.json"),
         **dict.fromkeys(("primary.*", "attacks.*", "transfer.*"), ATTACKS),
         **dict.fromkeys(("models.*", "differences.*"), MODELS),
         "secondary.*": f"{MODELS}, {ATTACKS}",
@@ -29,6 +29,7 @@ OF_ATTACKS = Origins(
         "base.trained_check.*": "validation losses",
     },
     not_asked={
+        "configuration.*": "a copy of the study's keys; each stage's own stage.json says what it did",
         "arms.*.best_step": "metrics.jsonl alone tells the course of a training",
         "attacks.*.curves.*.loss_nats_per_token": SEARCH,
         **dict.fromkeys(("attacks.uat.costs.*", "attacks.*.rank_correlation.*"), SEARCH),

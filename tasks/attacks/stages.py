@@ -13,7 +13,7 @@ from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC
 from tasks.monotonic.configuration import Constraint, Variant
 from tasks.monotonic.stages import ASKED as OF_MODELS
 from tasks.monotonic.stages import ConstrainConfig, OrderConfig, TrainConfig
-from tasks.stage.configuration import scientific
+from tasks.stage.configuration import execution, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StudyBase
 
@@ -104,7 +104,7 @@ class AttackReportConfig(OfAttackStudy):
     constraint: Constraint
     uat: TriggerAttack
     hotflip: FlipAttack
-    configuration: dict[str, Any] = scientific(description="The scientific fields of the study, kept with the results.")
+    configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
     evaluation: Evaluation
     primary: Primary
 

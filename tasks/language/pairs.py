@@ -170,8 +170,7 @@ class Pairs(Blocks):
 def packed_pairs(folder: Path) -> PackedPairs | None:
     """How a text of pairs is packed; None of any other."""
     file = folder / "train.json"
-    described = durable.read_json(file) if file.is_file() else {}
-    return PackedPairs.model_validate(described) if "article_tokens" in described else None
+    return PackedPairs.read_file(file) if file.is_file() and "article_tokens" in durable.read_json(file) else None
 
 
 def packed_split(folder: Path, split: str) -> Blocks:

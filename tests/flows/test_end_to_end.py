@@ -20,7 +20,6 @@ from tasks.attacks import transfer
 from tasks.attacks.stages import KEY_COLUMNS
 from tasks.training.weights import weights_digest
 from tests.conftest import REPOSITORY, ROBUSTNESS
-from tests.records import plain_digest
 
 ATTACKED = ["base", "baseline", "monotonic"]
 ATTACKS = [f"{attack} ({model})" for attack in ("uat", "hotflip") for model in ATTACKED]
@@ -87,15 +86,15 @@ def test_results_hold_no_clock_and_no_machine(smoke_root):
 
 def test_models_and_records_are_what_their_digests_say(smoke_root):
     handles = _handles(smoke_root)
-    for stage in (*TRAINED, CONSTRAIN):
-        run = handles[stage].run
-        assert durable.read_json(run.result_file)["weights_digest"] == weights_digest(run.path / "model")
+    digests = {stage: weights_digest(handles[stage].run.path / "model") for stage in (*TRAINED, CONSTRAIN)}
+    assert len({*digests.values()}) == len(digests)
     shared = {"model", "example_id", "source", "tokens_scored", "loss_sum_nats"}
     keys = {"order": ("model",), "transfer": transfer.KEY_COLUMNS}
     for stage in ("order", "transfer", *ATTACKS, "evaluate"):
         run = handles[stage].run
         rows = pq.read_table(run.path / "records.parquet").to_pylist()
-        assert durable.read_json(run.result_file)["records_digest"] == plain_digest(rows, keys.get(stage, KEY_COLUMNS))
+        columns = keys.get(stage, KEY_COLUMNS)
+        assert len({tuple(row[column] for column in columns) for row in rows}) == len(rows) > 0
         assert shared <= set(rows[0]) or stage == "order"
     assert set(rows[0]) == shared
     tokens = {}
@@ -154,7 +153,7 @@ def test_pruning_invalidates_nothing(smoke_root, tmp_path):
 def test_an_edited_result_runs_again_and_its_dependents_only_if_bytes_differ(smoke_root, tmp_path, run_here):
     copied = _copy(smoke_root, tmp_path)
     edited = _handles(copied)["base"].run
-    edited.result_file.write_text(edited.result_file.read_text().replace("parameters", "Parameters"))
+    edited.result_file.write_text(edited.result_file.read_text().replace("unigram", "Unigram"))
     before = _handles(copied)
     assert not before["base"].finished and "result.json was edited" in before["base"].verdict.reason
     code, printed = run_here("--root", copied, "--set", "execution.keep_checkpoints=3")
@@ -214,26 +213,26 @@ def test_an_input_that_only_a_full_check_finds_altered_is_named_once_and_then_ma
     smoke_root, tmp_path, run_here
 ):
     copied = _copy(smoke_root, tmp_path)
-    run = _handles(copied)["evaluate"].run
+    run = _handles(copied)["base"].run
     _handles(copied)["aggregate"].run.marker_file.unlink()
     stat = run.result_file.stat()
     _sign(run.marker_file, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
-    _edit_unnoticed(run.result_file, '"split"', '"splat"')
-    assert _handles(copied)["evaluate"].finished, "the quick look believes it"
+    _edit_unnoticed(run.result_file, '"unigram"', '"Unigram"')
+    assert _handles(copied)["base"].finished, "the quick look believes it"
     code, printed = run_here("--root", copied)
-    assert code == 1 and "the outputs of evaluate" in printed, printed
+    assert code == 1 and "the outputs of base" in printed, printed
     code, printed = run_here("--root", copied)
     assert code == 0 and _handles(copied)["aggregate"].finished, printed
 
 
 def test_verify_finds_a_result_whose_input_was_made_again_with_other_bytes(smoke_root, tmp_path, capsys):
     copied = _copy(smoke_root, tmp_path)
-    run = _handles(copied)["setup"].run
-    run.result_file.write_text(run.result_file.read_text().replace("documents", "dokuments"))
+    run = _handles(copied)["base"].run
+    run.result_file.write_text(run.result_file.read_text().replace("unigram", "Unigram"))
     _sign(run.marker_file, sha256=durable.sha256_file(run.result_file))
     assert storage_command.main(["verify", str(copied)]) == 1
     printed = capsys.readouterr().out
-    assert printed.count("verified  ") == 1 and "the input 'text' is not the one that was read" in printed
+    assert printed.count("REFUSED") == printed.count("the input 'base' is not the one that was read") >= 3
 
 
 def test_a_study_of_a_pretrained_folder_and_local_files(smoke_root, tmp_path, run_here):

@@ -53,6 +53,8 @@ EXECUTION_FIELDS = {  # beside `cell` and `execution` of a stage, and `name`, `s
     "FromScratch": "init_from",
     "PretrainedDirectory": "path",
     "BaseConfig": "models_of_study trainings_of_study",
+    "AttackReportConfig": "configuration",
+    "AggregateConfig": "configuration",
 }
 OF_ALL = {StageConfiguration: {"cell", "execution"}, StudyBase: {"name", "sweep_seeds", "execution"}}
 SCIENTIFIC_FIELDS = {
@@ -116,8 +118,8 @@ SCIENTIFIC_FIELDS = {
     "TransferConfig": "models uat hotflip",
     "AttackAuditConfig": "models arms attacked starts variant hotflip audit",
     "AuditConfig": "models arms attacked starts variant hotflip audit",
-    "AttackReportConfig": "arms attacked constraint uat hotflip configuration evaluation primary",
-    "AggregateConfig": "seed arms attacked constraint uat hotflip configuration evaluation primary",
+    "AttackReportConfig": "arms attacked constraint uat hotflip evaluation primary",
+    "AggregateConfig": "seed arms attacked constraint uat hotflip evaluation primary",
 }
 
 
