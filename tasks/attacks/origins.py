@@ -30,9 +30,9 @@ OF_ATTACKS = Origins(
     },
     not_asked={
         "configuration.*": "a copy of the study's keys; each stage's own stage.json says what it did",
+        "arms.*.weights_digest": "weights that are changed so little that no loss shows it are not seen",
         "arms.*.best_step": "metrics.jsonl alone tells the course of a training",
-        "attacks.*.curves.*.loss_nats_per_token": SEARCH,
-        **dict.fromkeys(("attacks.uat.costs.*", "attacks.*.rank_correlation.*"), SEARCH),
+        **dict.fromkeys(("attacks.uat.costs.*", "attacks.*.rank_correlation.*", "attacks.*.curves.*.loss*"), SEARCH),
         "order.*.pairs_tried": "the search for a fall alone tells how many pairs it tried",
         "base.init_from.*": "the run whose weights the base model began with is named, and not read",
     },

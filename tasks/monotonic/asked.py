@@ -48,7 +48,7 @@ class Validation:
             row_L, blocks = self.blocks[np.array([number])][0].to(where), self.blocks
             if isinstance(blocks, Pairs):
                 article_L, summary_L = row_L[: blocks.packed.article_tokens], row_L[blocks.packed.article_tokens :]
-                end = int((article_L == blocks.packed.end_of_text_id).nonzero()[0]) + 1
+                end = int((article_L == blocks.packed.end_of_text_id).int().argmax()) + 1
                 if another:
                     number = (number + 1) % len(blocks)
                     summary_L = blocks[np.array([number])][0].to(where)[blocks.packed.article_tokens :]

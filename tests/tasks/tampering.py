@@ -143,8 +143,9 @@ def _other_table(table: pa.Table, key: str) -> pa.Table:
     if key in (A_ROW_LESS, A_ROW_TWICE):
         return table.slice(1) if key == A_ROW_LESS else pa.concat_tables([table.slice(0, 1), table])
     values, place = table[key].to_pylist(), table.schema.get_field_index(key)
-    half = (len(values) + 1) // 2  # all of a column whose texts come in blocks
-    other = values[half:] + values[:half] if isinstance(values[0], str) else [_other(value) for value in values]
+    names = sorted({*values}) if isinstance(values[0], str) else []
+    others = dict(zip(names, names[1:] + names[:1], strict=True)) if len(names) > 1 else {}  # so that every row changes
+    other = [others.get(value, _other(value)) if names else _other(value) for value in values]
     return table.set_column(place, table.schema.field(place), pa.array(other, table.schema.types[place]))
 
 
