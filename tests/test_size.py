@@ -43,9 +43,9 @@ ABOVE: dict[str, int] = {
     "inversion": 2_063,
     "poison": 2_666,
     "calorimeter": 2_203,
-    "subjects": 10_931,
-    "all": 54_087,
-    "tests": 55_662,
+    "subjects": 10_924,
+    "all": 54_080,
+    "tests": 55_616,
 }
 """Floors that are above their cap, and how many lines they may have until they are below: these numbers only fall."""
 

@@ -113,7 +113,7 @@ def _from_rows(run: RunDirectory) -> dict[str, Any]:
     for row in best_row(run):
         metric = {f"best_{key}": value for key, value in row.items() if key.startswith("validation")}
         return metric | {
-            "trivial": row["trivial"],
+            "trivial": row.get("trivial"),
             "best_step": row["step"],
             "steps": rows_of(run.metrics_file)[-1]["step"],
         }

@@ -146,10 +146,9 @@ def _when(facts: dict[str, Any]) -> str:
 def _found(run: RunDirectory) -> dict[str, Any]:
     """What came out, the files to read, first the one for people, and why others are not to be read."""
     result, files, refused = read(run.result_file), list[Path](), list[str]()
-    first = shown_first(result)
-    tables = [name for name in result.get("tables", []) if name != first]
-    names = [first, "attempts.html", *tables, "final_results.json", "result.json"]
-    for name in filter(None, names):
+    told = "result.json" if result else "records.parquet"
+    names = [shown_first(result), "attempts.html", *result.get("tables", []), "final_results.json", told]
+    for name in dict.fromkeys(filter(None, names)):
         try:
             files.append(inside(run.path, name))
         except FileNotFoundError:
@@ -166,7 +165,8 @@ def _best(row: dict[str, Any]) -> str:
     """The best validation of a training whose result does not repeat it."""
     others = ("step", "trivial", "ratio_to_trivial", "higher_is_better")
     numbers = ", ".join(f"{name} {value:.6g}" for name, value in row.items() if name not in others)
-    return f"best {numbers} at step {row['step']}, {row['ratio_to_trivial']:.3g} of what needs no learning"
+    beside = f", {row['ratio_to_trivial']:.3g} of what needs no learning" if row.get("trivial") else ""
+    return f"best {numbers} at step {row['step']}{beside}"
 
 
 def _edited(records: Mapping[Path, dict[str, Any]]) -> set[Path]:

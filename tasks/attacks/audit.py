@@ -162,7 +162,6 @@ class _Attacked:
 
     def __init__(self, name: str, recorded: Recorded, model: PreTrainedModel, touch: Callable[[], None]) -> None:
         self.name, self.recorded, self.model, self.touch = name, recorded, model, touch
-        self.vocabulary = len(model.get_input_embeddings().weight)
         self.hotflip, self._loss = recorded.config.hotflip, cache(self._computed)
 
     def asked(self) -> Iterator[tuple[Asked[Any], str]]:
@@ -183,10 +182,6 @@ class _Attacked:
     def _computed(self, attack: str, document: str, prefix: tuple[int, ...], ids: tuple[int, ...]) -> torch.Tensor:
         """The losses of a text's own tokens behind a prefix; of a pair that of its whole reference."""
         self.touch()
-        known = all(0 <= id_ < self.vocabulary for id_ in (*prefix, *ids))
-        require(
-            known, f"what {attack} wrote for {self.name} are tokens", "an id beyond the vocabulary", "ids of tokens"
-        )
         if (packed := self.recorded.packed) is not None:
             read = [*packed.prefix_ids, *prefix, *ids, packed.end_of_text_id]
             return torch.tensor([summary_loss(self.model, read, self.recorded.text(attack, document).reference)])
@@ -215,7 +210,7 @@ class _Attacked:
 
     @cached_property
     def _usable_V(self) -> torch.Tensor:
-        return usable_tokens(self.recorded.tokenizer, self.vocabulary)
+        return usable_tokens(self.recorded.tokenizer, len(self.model.get_input_embeddings().weight))
 
     def _under_triggers(self, row: Row) -> Iterator[Again]:
         found, what = self.recorded.triggers(self.name), f"uat, {self.name}"

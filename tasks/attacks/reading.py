@@ -121,13 +121,15 @@ class ReadAttacks:
 def _spent(attack: str, searched: Mapping[str, Searched], documents: int) -> Gate:
     """Every search spent what its configuration allows on so many documents, and one without gradients as much."""
     forwards, backwards = next(iter(searched.values())).attack.cost(documents)
-    planned = (forwards, backwards, forwards + BACKWARD_FORWARDS * backwards)
-    spent = {
-        model: (of.cost.forward_sequences, of.cost.backward_sequences, of.cost.blind_forward_sequences)
-        for model, of in searched.items()
-    }
+    planned = Cost(
+        forward_sequences=forwards,
+        backward_sequences=backwards,
+        blind_forward_sequences=forwards + BACKWARD_FORWARDS * backwards,
+    )
+    costs = {"the configuration": planned} | {model: of.cost for model, of in searched.items()}
+    spent = {by: ", ".join(f"{count:,}" for count in cost.as_json().values()) for by, cost in costs.items()}
     what = f"{attack} on each model: forwards, backwards, and forwards of blind search, as configured"
-    return same(what, {"the configuration": planned, **spent})
+    return same(what, spent)
 
 
 def _trigger(searched: TriggerSearched, tokenizer: PreTrainedTokenizerBase) -> Trigger:

@@ -87,8 +87,8 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
     fixed, asked = MatricesResult.read(inputs["data"]), inputs["data"].configuration(MatricesConfig).matrices
     trivial, count = fixed.validation.trivial, asked.validation_matrices
     pilot = pilot_of(inputs["pilot"], trivial)
-    by_arm = ((arm, nested(inputs)[arm]) for arm in config.arms)
-    cells = {arm: {str(n): Cell.of(f"{arm}, seed {n}", of[n], count) for n in config.seeds} for arm, of in by_arm}
+    of = nested(inputs)
+    cells = {arm: {str(n): Cell.of(f"{arm}, seed {n}", of[arm][n], count) for n in config.seeds} for arm in config.arms}
     every = {f"{arm}, seed {seed}": cell for arm, by_seed in cells.items() for seed, cell in by_seed.items()}
     patience = min(cell.config.budget.patience_validations or math.inf for cell in every.values())
     required = config.learned_ratio * min(trivial.by_name.values())

@@ -12,14 +12,14 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from storage.errors import CheckFailed
+from storage.errors import CheckFailed, require_equal
 from tasks.findings.audit import Again, Asked
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.pairs import Pairs
 from tasks.language.result import BaseResult
 from tasks.monotonic.arm import ARMS
-from tasks.monotonic.certificate import fall_in_float64, proof, scope
+from tasks.monotonic.certificate import certify_sublayer, fall_in_float64, proof, scope
 from tasks.monotonic.movement import measure_movement
 from tasks.monotonic.on_text import order_on_text
 from tasks.monotonic.result import ArmResult, ConstrainResult, ModelOrder, VerifiedWeights
@@ -167,15 +167,12 @@ def signs(name: str, arm: ArmResult, model: PreTrainedModel, start: StageInput |
                 f"{wrong:,} of {weight.numel():,} have not, the smallest is {weight.min().item():g}",
                 f"signs {ARMS[name].signs}",
             )
-    zeros, number = (
-        sum(int((weight == 0).sum()) for weight in weights.values()),
-        sum(map(torch.numel, weights.values())),
-    )
+    number = sum(weight.numel() for weight in weights.values())
     computed = {
         "weights_checked": number,
         "min_weight": min(weight.min().item() for weight in weights.values()),
         "max_weight": max(weight.max().item() for weight in weights.values()),
-        "share_of_zeros": zeros / number,
+        "share_of_zeros": sum(int((weight == 0).sum()) for weight in weights.values()) / number,
     }
 
     def again(field: str) -> Iterator[Again]:
@@ -188,23 +185,19 @@ def signs(name: str, arm: ArmResult, model: PreTrainedModel, start: StageInput |
 
 def movement(name: str, arm: ArmResult, model: PreTrainedModel, start: StageInput, variant: str) -> Asked[str]:
     """How far weights moved, by the stage's own code."""
-    computed = measure_movement(model.cpu(), variant, language.load(start.path / "model")).as_json()
-    recorded = arm.movement.as_json()
-    numbers, again_numbers = _flat(recorded), _flat(computed)
-    if numbers.keys() != again_numbers.keys():
-        raise CheckFailed(f"what {name} tells of its movement", [*numbers], [*again_numbers])
+    recorded = _flat(arm.movement.as_json())
+    computed = _flat(measure_movement(model.cpu(), variant, language.load(start.path / "model")).as_json())
+    require_equal(f"what {name} tells of its movement", [*recorded], [*computed])
 
     def again(field: str) -> Iterator[Again]:
-        yield Again(
-            f"movement of {name}, {field}", numbers[field], again_numbers[field], abs(again_numbers[field]) or 1.0
-        )
+        yield Again(f"movement of {name}, {field}", recorded[field], computed[field], abs(computed[field]) or 1.0)
 
-    return _asked("movement", list(numbers), again)
+    return _asked("movement", list(recorded), again)
 
 
 def order(name: str, recorded: ModelOrder, model: PreTrainedModel, variant: str, seen: Any) -> Asked[str]:
     """Proofs and bounds of all sublayers from their weights, the pair of inputs that refutes one, and how far they keep
-    order on text; by the stage's own formulas, without its search."""
+    order on text; by the stage's own formulas. What is called unknown is searched again, for a pair that refutes it."""
     sublayers = {sublayer.name: sublayer for sublayer in feed_forward_sublayers(model, variant)}
     certificate, worst = recorded.certificate, recorded.certificate.sublayers[0]
     on_text = _flat(order_on_text([*sublayers.values()], seen).as_json())
@@ -224,17 +217,19 @@ def order(name: str, recorded: ModelOrder, model: PreTrainedModel, variant: str,
                 slope = -fall / float((y - x).sum())
                 yield Again(f"the steepest fall of {name}", worst.worst_violation_found, slope, slope)
             yield _same(f"the answer on {name} is that on its worst sublayer", certificate.certified, worst.certified)
-            refuted, every = certificate.certified == "no", [*sublayers.values()]
+            every = [*sublayers.values()]
             of_all = (certificate.scope, certificate.variant, certificate.activation, certificate.tensors_checked)
             layers = sum(len(sublayer.layers) for sublayer in every)
-            looked_at = (scope(every), variant, every[0].activation, layers)
-            yield _same(f"what was looked at of {name}", of_all, looked_at)
-            yield _same(f"a pair refutes the order of {name}", pair is not None, refuted)
+            yield _same(f"what was looked at of {name}", of_all, (scope(every), variant, every[0].activation, layers))
+            yield _same(f"a pair refutes the order of {name}", pair is not None, certificate.certified == "no")
         else:
             said = next((own for own in certificate.sublayers if own.sublayer == part), None)
             against, bound = proof(sublayers[part])
             told = None if said is None else (said.certified == "yes", said.reason.split("; ") if against else against)
             yield _same(f"whether {part} of {name} is proved, and why not", told, (not against, against))
+            if said is not None and said.certified == "unknown":
+                refuted = certify_sublayer(sublayers[part], seen[part]).certified == "no"
+                yield Again(f"whether a pair refutes the order of {part} of {name}", 0.0, float(refuted))
             if said is not None and bound is not None:
                 computed = said.worst_violation_bound if said.worst_violation_bound is not None else math.nan
                 yield Again(f"the bound of {part} of {name}", computed, bound, abs(bound) or 1.0)

@@ -41,13 +41,13 @@ class BaseFacts(Result):
     def of(cls, base: StageInput, kind: type[BaseConfig], blocks: Blocks) -> BaseFacts:
         """CheckFailed where the base model is not trained, or its training is not the configured one."""
         config, result = base.configuration(kind), BaseResult.read(base)
-        scratch = isinstance(config.model, FromScratch)
+        scratch = config.model if isinstance(config.model, FromScratch) else None
         wanted = {"base", *(name.removeprefix("max_ratio_to_") for name in type(config.checks).model_fields)}
         if missing := (wanted if scratch else wanted - {"untrained"}) - result.validation_losses.keys():
             raise BadInput(f"{base.run.result_file} lacks the validation loss of {', '.join(sorted(missing))}")
-        if isinstance(config.model, FromScratch):
-            trained = _training("base", base, config.model.pretraining, blocks)
-            _require_kept("base", result.validation_losses["base"], trained, config.model.pretraining)
+        if scratch:
+            trained = _training("base", base, scratch.pretraining, blocks)
+            _require_kept("base", result.validation_losses["base"], trained, scratch.pretraining)
         return cls(
             architecture=durable.read_json(base.path / "model" / "config.json")["architectures"][0],
             parameters=number_kept(base.path / "model"),
@@ -127,7 +127,8 @@ def gates(base: BaseFacts, arms: Mapping[str, ArmFacts]) -> Iterator[Gate]:
 def gates_of_arms(arms: Mapping[str, ArmFacts]) -> Iterator[Gate]:
     """Arms spent alike, differ, and keep signs in the same layers."""
     yield distinct("weights of the arms", {name: arm.weights_digest for name, arm in arms.items()})
-    yield same("steps and tokens of the arms", {name: (arm.steps, arm.tokens_trained) for name, arm in arms.items()})
+    done = {name: f"{arm.steps:,} on {arm.tokens_trained:,} tokens" for name, arm in arms.items()}
+    yield same("steps of the arms", done)
     yield same("budgets of the arms, and rates that were tried", {name: _spent(arm) for name, arm in arms.items()})
     kept = {name: len(arm.constraint.layers) for name, arm in arms.items() if arm.constraint}
     if kept:

@@ -30,7 +30,7 @@ def _unlearned(runs: Sequence[RunDirectory]) -> str:
     """A sentence on the unlearned trainings of these runs; empty where each beats its trivial values, or has none."""
     trainings, names, methods = 0, list[str](), list[str]()
     for run in runs:
-        for training in [*_trainings(read(run.result_file))] or best_row(run):
+        for training in [*_trainings(read(run.result_file))] or [row for row in best_row(run) if row.get("trivial")]:
             trainings += 1
             higher = training.get("higher_is_better") is True
             method, best = (max if higher else min)(training["trivial"].items(), key=lambda item: item[1])
@@ -49,12 +49,12 @@ def _unlearned(runs: Sequence[RunDirectory]) -> str:
 
 
 def best_row(run: RunDirectory) -> list[dict[str, Any]]:
-    """The metric row of the best validation that stands beside trivial values; none without any."""
-    rows = [row for row in rows_of(run.metrics_file) if [*_trainings(row)]]
-    if not rows:
-        return []
-    higher = rows[0].get("higher_is_better") is True
-    return [(max if higher else min)(rows, key=lambda row: row["ratio_to_trivial"])]
+    """The metric row of the best validation, by its trivial values where it has some; none of what is no training."""
+    rows = rows_of(run.metrics_file)
+    if beside := [row for row in rows if [*_trainings(row)]]:
+        higher = beside[0].get("higher_is_better") is True
+        return [(max if higher else min)(beside, key=lambda row: row["ratio_to_trivial"])]
+    return sorted((row for row in rows if "validation_loss" in row), key=lambda row: row["validation_loss"])[:1]
 
 
 def _trainings(value: Any) -> Iterator[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """`ratchet show`: all about one run, from its run directory alone."""
 
+import json
 import re
 import shutil
 
@@ -9,7 +10,9 @@ from deployments.dag.walk import Handle
 from flows import command
 from storage import durable
 from storage.locks import acquire
+from tasks.training.unlearned import unlearned
 from tests.flows.answers import Study, finished
+from tests.tasks.resealed import seal
 
 
 def shown(capsys: pytest.CaptureFixture[str], handle: Handle, *options: str) -> list[str]:
@@ -32,6 +35,20 @@ def test_a_finished_run_says_what_came_out_and_where_and_what_it_read(tmp_path, 
     assert f"  reads    counted: count {count.run.path.name}" in lines
     shutil.rmtree(count.run.path)
     assert f"  reads    counted: count {count.run.path.name}  (not there any more)" in shown(capsys, answer)
+
+
+def test_what_a_stage_keeps_in_its_rows_alone_is_shown_of_them(tmp_path, capsys):
+    """An empty result was what there was to read, and a training without trivial values had no best validation."""
+    count, _ = finished(tmp_path, Study(name="one"))
+    count.run.result_file.write_text("{}")
+    (count.run.path / "records.parquet").touch()
+    rows = [{"step": step, "validation_loss": loss} for step, loss in ((2, 5.5), (4, 5.25), (6, 5.75))]
+    count.run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seal(count.run.path)
+    lines = shown(capsys, count)
+    assert f"  read     {count.run.path / 'records.parquet'}" in lines
+    assert "  result   best validation_loss 5.25 at step 4" in lines
+    assert unlearned([count.run]) == "", "nothing stands beside it that learns nothing"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Exported regressors: raw readings in, cm and MeV out; and a study where the extra is not installed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Showers: what is generated, what is read, and what is refused before any training."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

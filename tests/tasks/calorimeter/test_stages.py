@@ -1,7 +1,5 @@
 """The stages of the calorimeter study: arms differ in what they say, masks in how many sensors, bytes in nothing."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

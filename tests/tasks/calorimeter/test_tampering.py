@@ -1,7 +1,5 @@
 """What was edited in a finished calorimeter study, every marker sealed again: each is refused by name."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small set of generated files, to read and to spoil."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Angles that are right where an arc cosine is not, with gradients that are finite everywhere."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Files in Kaggle's layout: what is wrong with them is named, and what is right is read as it was written."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

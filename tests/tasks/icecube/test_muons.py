@@ -4,8 +4,6 @@
 these are made up here, and no direction is learned: it is a test of reading, statistics and gate.
 """
 
-from __future__ import annotations
-
 import csv
 from importlib.util import find_spec
 from pathlib import Path

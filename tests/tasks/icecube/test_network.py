@@ -1,7 +1,5 @@
 """The same event gives the same prediction alone, padded and in chunks; where it does not, that is caught."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The stages of the direction study: what is planted is caught by name, nothing is lost, and a kill changes no byte."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is wrong with a direction study is said before anything runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """inversion-audit: errors come from the weights again, matrix by matrix, and what does not agree is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

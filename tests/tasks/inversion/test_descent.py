@@ -1,7 +1,5 @@
 """The published descent has two defects, and the checks of invariance find both; the corrected one has none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

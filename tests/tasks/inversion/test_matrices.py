@@ -1,7 +1,5 @@
 """Matrices and their inverses: a function of the index alone, fp32 at the boundary, no inverse of a singular one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What the report of the inversion study says follows from its numbers, and it says no more than they show."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The stages of the inversion study: nothing is lost, nothing that does not learn goes on, and every number follows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

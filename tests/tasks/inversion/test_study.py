@@ -1,7 +1,5 @@
 """What makes no sense is refused by name, before anything is trained; what the document planned is a profile."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Edits of a finished study that contradict themselves, every marker sealed again: each is refused by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

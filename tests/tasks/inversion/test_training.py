@@ -1,7 +1,5 @@
 """Arms with one seed get the same draws, a loss does not depend on how its batch was cut, an inverse is found."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The inversion study in seconds, finished once in a test run."""
 
-from __future__ import annotations
-
 from tests.tasks.smoke import Smoke
 
 SMOKE = Smoke("inversion")

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from storage.errors import BadInput
 from tasks.monotonic.constraint import constrained_modules, verify
@@ -122,3 +122,9 @@ def test_a_verified_model_is_of_the_signs_on_disk(tmp_path):
     begun(model, "mlp_both", signs="random", start="positive-part", by="projection").save(tmp_path)
     found = verify(model, "mlp_both", AllowedSigns.load(tmp_path))
     assert found.min_weight < 0 < found.max_weight and 0.4 < found.share_of_zeros < 0.6
+
+
+def test_signs_that_constrain_did_not_write_are_refused(tmp_path):
+    save_file({"layer": torch.ones(2, 2, dtype=torch.int8)}, tmp_path / FILE)
+    with pytest.raises(BadInput, match="does not say which signs it holds: constrain did not write it"):
+        AllowedSigns.load(tmp_path)

@@ -1,7 +1,5 @@
 """The stages of the poison study: it ends where there is nothing to detect, and no number comes from elsewhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

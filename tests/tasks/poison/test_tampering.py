@@ -1,7 +1,5 @@
 """What was edited in a finished poison study, every marker sealed again: each is refused by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

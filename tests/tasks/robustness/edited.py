@@ -1,7 +1,5 @@
 """What aggregate reads, taken from the tiny study that ran, edited, and sealed again: see `tests.tasks.resealed`."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """The tables say what was measured, how sure it is, where it comes from, and what it must not be taken for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The texts in the report are those that were attacked, with what the attack wrote marked, and short."""
 
-from __future__ import annotations
-
 import html as markup
 import re
 from itertools import pairwise

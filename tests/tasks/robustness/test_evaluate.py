@@ -1,7 +1,5 @@
 """Evaluation: a document's loss depends on the document and the model alone, and every model is given the same."""
 
-from __future__ import annotations
-
 import shutil
 from functools import cache
 

@@ -4,8 +4,6 @@ aggregate recomputes from records and text what a stage only says of itself; the
 are replicas of what the earlier system, or a person in a hurry, would have handed over; N1 to N16 are a reviewer's.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -178,6 +176,12 @@ def reordered(change: Callable[[Any], Any]) -> Edit:
                 row["order"] = json.dumps(found)
 
     return edit
+
+
+def called_unknown(order: Any) -> None:
+    order["certificate"]["certified"] = "unknown"
+    for sublayer in order["certificate"]["sublayers"]:
+        sublayer |= {"certified": "unknown", "counterexample": None, "worst_violation_found": 0.0}
 
 
 def fewer_ordered(stages: Stages) -> None:
@@ -633,6 +637,7 @@ AUDIT: list[Case] = [
      "what was looked at of monotonic"),
     ("a proof of all", reordered(lambda of: [one.update(certified="yes") for one in of["certificate"]["sublayers"]]),
      "is proved, and why not|answer on monotonic"),
+    ("a refuted order called unknown", reordered(called_unknown), "whether a pair refutes the order of .* of mono"),
     ("another bound",
      reordered(lambda of: of["certificate"]["sublayers"][0].update(worst_violation_bound=-1e-9)),
      "the bound of .* of monotonic is what"),

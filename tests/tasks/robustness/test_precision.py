@@ -1,7 +1,5 @@
 """Test losses in another precision than fp32: what that does to them is measured, shown and audited."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

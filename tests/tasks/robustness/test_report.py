@@ -1,7 +1,5 @@
 """The report shows every number with its run, and text that a model made as text."""
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path

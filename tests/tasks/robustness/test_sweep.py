@@ -3,8 +3,6 @@
 The cells are copies of the tiny study's aggregate, edited and sealed again: each is one training of every arm.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A T5 from a folder, with a tokenizer of sentencepiece pieces: what the profiles of the hub's models go through."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 from pathlib import Path

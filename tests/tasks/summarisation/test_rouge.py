@@ -1,7 +1,5 @@
 """ROUGE of texts in any script."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

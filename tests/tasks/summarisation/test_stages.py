@@ -1,7 +1,5 @@
 """The stages of the summarisation study: every number follows, nothing is lost, and what was edited is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The summarisation study in seconds, on made-up pairs, finished once in a test run."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import shutil
