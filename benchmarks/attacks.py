@@ -32,7 +32,7 @@ from transformers import AutoTokenizer
 from benchmarks import attack_peers, language
 from tasks.attacks.compiled import compile_search
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
-from tasks.attacks.flips import FlipSearch, advance, forwards_after, writable_positions
+from tasks.attacks.flips import FlipSearch, advance, writable_positions
 from tasks.attacks.scoring import Victim
 from tasks.attacks.trigger import TriggerSearch, random_tokens
 from tasks.language.model import block_losses, load
@@ -179,7 +179,7 @@ class Bench:
         for done in range(1, attack.rounds_on_a_text + 1):
             advance(searches)
             losses = [search.found.loss_sums[-1] / int(search.scored_L.sum()) for search in searches]
-            forwards = count * forwards_after(attack, done)
+            forwards = count * attack.forwards_after(done)
             points.append(Point(self.seconds() - began, forwards, statistics.mean(losses)))
         return points
 

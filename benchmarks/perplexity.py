@@ -18,6 +18,7 @@ import yaml
 
 from benchmarks import language
 from storage import durable
+from tasks.language.losses import summary
 from tests.conftest import REPOSITORY
 
 TASK = {
@@ -39,17 +40,18 @@ def main() -> None:
 
     run = max(Path(options.study).glob("evaluate/*/COMPLETE.json"), key=lambda file: file.stat().st_mtime).parent
     described = durable.read_json(run / "stage.json")["inputs"]
-    result = durable.read_json(run / "result.json")
+    rows = pq.read_table(run / "records.parquet").to_pylist()
+    losses = {name: summary(rows, name) for name in dict.fromkeys(row["model"] for row in rows)}
     places = {role: run.parents[1] / given["stage"] / given["fingerprint"][:12] for role, given in described.items()}
-    texts = pq.read_table(places["text"] / "text" / f"{result['split']}.parquet").column("text").to_pylist()
+    texts = pq.read_table(places["text"] / "text" / "test.parquet").column("text").to_pylist()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "texts.jsonl"
         file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         (Path(folder) / "texts.yaml").write_text(
             yaml.safe_dump({**TASK, "dataset_kwargs": {"data_files": {"test": str(file)}}})
         )
-        for name in [name for name in result["models"] if (places.get(name, run) / "model").is_dir()][: options.models]:
-            ours = result["models"][name]["loss_nats_per_token"] * result["models"][name]["tokens_scored"]
+        for name in [name for name in losses if (places.get(name, run) / "model").is_dir()][: options.models]:
+            ours = losses[name].loss_nats_per_token * losses[name].tokens_scored
             theirs = lm_eval.simple_evaluate(
                 model="hf",
                 model_args={"pretrained": str(places[name] / "model"), "dtype": "float32"},

@@ -61,10 +61,10 @@ class Bench:
     def __init__(self, file: Path, iterations: int) -> None:
         self.results, self.root = json.loads(file.read_text()), file.parents[3]
         setup: Any = SimpleNamespace(path=self.root / self.results["runs"]["setup"])
-        self.end = json.loads((setup.path / "result.json").read_text())["end_of_text_id"]
         one_search = {"restarts": 1, "iterations": iterations}
         self.attack = TriggerAttack.model_validate(self.results["attacks"]["uat"]["attack"] | one_search)
         self.models, tokenizer = list(self.results["attacks"]["uat"]["triggers"]), tokenizer_of(setup)
+        self.end = tokenizer.eos_token_id
         self.searched, self.judged = (
             [text.tokens for text in attacked_texts(setup, tokenizer, split, self.attack.text_tokens)]
             for split in (SEARCHED, JUDGED)

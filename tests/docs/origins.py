@@ -3,8 +3,6 @@
 python -m tests.docs.origins     writes it anew
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator, Mapping
 

@@ -5,8 +5,6 @@
 Each changed module is given the raised versions of those stages that it is part of.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

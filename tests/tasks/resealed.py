@@ -4,8 +4,6 @@
 markers that hold: what is then refused is refused for what it says, not for its digest.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import shutil

@@ -3,8 +3,6 @@
 python -m tests.tasks.tampering STUDY FOLDER     a table of all of them, for the folder of a finished smoke study
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Every number of a report has an origin that it names, and no edit of a source moves another one unseen."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path
