@@ -4,8 +4,6 @@ Each yields, after every step, what it spent in forwards (a backward counts as t
 loss that it has found, in nats per scored token, and the tokens that it holds. Shape suffixes as in tasks/attacks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -11,8 +11,6 @@ NeoX is trained on docstrings first; one of another --size has random weights: t
 strength. With --compile ours is made once more with a compiled body, whose compilation is left out of its time.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 import sys

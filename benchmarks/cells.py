@@ -1,7 +1,5 @@
 """A study of nothing but stages that are ready at once: each rests for some seconds."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

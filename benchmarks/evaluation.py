@@ -6,8 +6,6 @@ A small GPT-NeoX is trained on docstrings first; one of another --size has rando
 is left out on a CPU.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

@@ -7,8 +7,6 @@ FOLDER has files in Kaggle's layout, such as those of a run of icecube-pulses. T
 `make .venv-peers`.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

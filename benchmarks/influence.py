@@ -7,8 +7,6 @@ Both compute EK-FAC of the same model on the same examples with true labels (lab
 to run in kronfluence), in batches of equal size, fp32 with eigenvectors in fp64, on one thread of a CPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import logging

@@ -3,8 +3,6 @@
 python -m benchmarks.kills --study robustness --profile smoke --device cuda --kills 4
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """What the benchmarks train: a GPT-NeoX of a stated size on blocks of real text, docstrings of installed packages."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import os

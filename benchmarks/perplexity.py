@@ -6,8 +6,6 @@ The harness is installed apart (`.venv-lm-eval`). It reads the folders `model/` 
 tasks of the hub (LAMBADA, HellaSwag, Winogrande) need a network, these texts need none.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -3,8 +3,6 @@
 python -m benchmarks.records --rows 1000000
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import sys

@@ -3,8 +3,6 @@
 python -m benchmarks.resume --size 29M --repeats 5
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile

@@ -8,8 +8,6 @@
 All start a real SLURM cluster of their own (see tests/slurm/cluster.sh) and end it.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

@@ -7,8 +7,6 @@ machine whose speed varies from minute to minute the second figure says more: th
 write took beyond the usual step.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

@@ -6,8 +6,6 @@ Every stage is ready: its flow run is made, as by `ratchet run --dispatch slurm`
 many jobs, each with a dependency, on a real cluster.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

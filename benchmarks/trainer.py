@@ -9,8 +9,6 @@ never ahead of its GPU, `ours-parts` with the loss in parts, as gradient_checkpo
 bare loop of the same steps; `plain-free` is not deterministic, and either may be `-compiled`, layer by layer.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -8,8 +8,6 @@ cut). They search on attack-search; what they found is judged on attack-evaluati
 mean (and lowest to highest) of the seeds.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

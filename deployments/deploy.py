@@ -1,7 +1,5 @@
 """Makes the work pools and deployments on a Prefect server, as `prefect deploy --all` does from `prefect.yaml`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path

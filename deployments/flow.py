@@ -1,7 +1,5 @@
 """The Prefect flow of a study's page: what is deployed, and what the UI starts and shows a form for."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

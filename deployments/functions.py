@@ -11,8 +11,6 @@ It is a thin layer: a stage becomes a `Stage` with a configuration, a study a pa
 By hand, `THROW = Stage("dice-throw", ThrowConfig, "dice_work:throw")` and `def dice(study: Study)` are called alike.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import sys

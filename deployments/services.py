@@ -4,8 +4,6 @@ All of them end with the command, whatever ends it. The jobs go on: they never t
 finds them by what lies in the run directories.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

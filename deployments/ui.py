@@ -4,8 +4,6 @@ The server has the database of the commands that bring a server of their own, so
 while this one answers, they use it (`deployments.prefect.embedded`).
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable, Iterable

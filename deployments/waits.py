@@ -1,7 +1,5 @@
 """Waits that end: for a server, a worker or another process to do what it must."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Callable

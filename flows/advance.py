@@ -7,8 +7,6 @@ schedule, as a backstop. A study goes on without its own flow run: what a person
 (`study_file`), and is read here. What failed or was cancelled is never started again.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

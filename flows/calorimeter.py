@@ -11,8 +11,6 @@ DAG.
     python -m flows.calorimeter --profile quick
 """
 
-from __future__ import annotations
-
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
 from tasks.calorimeter import stages

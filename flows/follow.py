@@ -7,8 +7,6 @@ that comes after it begins with what lies in the run directories. Exit codes: 0 
 job goes on.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -8,8 +8,6 @@ stand the gates that the recorded one lacked. The page below is the only descrip
     python -m flows.icecube --profile quick
 """
 
-from __future__ import annotations
-
 from typing import get_args
 
 from deployments.dag.walk import Dispatcher, Handle

@@ -8,8 +8,6 @@ DAG.
     python -m flows.inversion --profile quick
 """
 
-from __future__ import annotations
-
 from deployments.dag.walk import Handle
 from deployments.functions import Stage, study
 from tasks.findings.sweep.configuration import Swept

@@ -9,8 +9,6 @@ the DAG.
     python -m flows.poison --profile quick
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 from deployments.dag.walk import Dispatcher, Handle

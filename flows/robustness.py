@@ -10,8 +10,6 @@ dispatcher's business.
     python -m flows.robustness --profile quick
 """
 
-from __future__ import annotations
-
 from deployments.dag.sweep import over_chance
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow

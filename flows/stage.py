@@ -6,8 +6,6 @@ It needs no Prefect server: it works on the run directory, and its exit code say
 node informs Prefect.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

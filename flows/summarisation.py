@@ -8,8 +8,6 @@ base is the pretrained model, baseline the same fine-tuned. The page below is th
     python -m flows.summarisation --profile quick
 """
 
-from __future__ import annotations
-
 from deployments.dag.sweep import over_chance
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow

@@ -7,8 +7,6 @@ python -m storage export ROOT FOLDER     copy results (no weights, text, checkpo
 Each takes `--study NAME`, which limits it to that study.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

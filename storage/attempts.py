@@ -4,8 +4,6 @@ Each that goes on notes by which way, and what nothing shows; `ratchet rehearse`
 the study, by the digest of the code of a stage and of the files that it names.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import os

@@ -1,7 +1,5 @@
 """The differences of two configurations, for a person who expected one of them to be continued."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

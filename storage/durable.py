@@ -5,8 +5,6 @@ Ratchet writes a final name. A process that dies on the way leaves only a `.tmp-
 sweeps away; a full or read-only disk leaves the old content as it was.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

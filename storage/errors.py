@@ -1,7 +1,5 @@
 """The errors that end a stage without a result. Each says what, where and what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any

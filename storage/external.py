@@ -3,8 +3,6 @@
 Its values go into fingerprints, so they name no place: the same files elsewhere are the same input.
 """
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 import io

@@ -5,8 +5,6 @@ or was cancelled. It changes only the idempotency key of a dispatch: the work it
 verified checkpoint.
 """
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import TypedDict

@@ -3,8 +3,6 @@
 Markers, results, manifests and stage.json name files, and anybody may have written them.
 """
 
-from __future__ import annotations
-
 import glob
 import json
 import shutil

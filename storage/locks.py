@@ -6,8 +6,6 @@ every 5 s and leaves `locks/N.released`. Every commit carries its holder's N, so
 and comes back cannot commit: `Lock.check()` runs before each commit, and readers reject an older N.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -5,8 +5,6 @@ equals the one in that input's present marker, and no later attempt has taken th
 copied or edited is no marker, and every refusal has a reason.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Permissions of what a study keeps, towards other users of the machine."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -4,8 +4,6 @@ A pipe blocks, a device has no end, and a small file of brackets can grow huge: 
 shares must stop no command. The bounds are far above what Ratchet writes. A value of another kind is refused.
 """
 
-from __future__ import annotations
-
 import codecs
 import errno
 import io

@@ -4,8 +4,6 @@ A part counts only with the digest beside it. Memory holds a fixed number of row
 only Parquet's metadata grows, by 2 KB for each column of a row group.
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import math

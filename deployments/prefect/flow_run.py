@@ -5,8 +5,6 @@ ever. So each holds a lock below its root while its process is there. Whoever lo
 `ratchet ui`, ends it, as far as the lock says that it is dead.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextvars
 import logging

@@ -1,7 +1,5 @@
 """Deployments of `ratchet deploy` and of `prefect.yaml`: made from the pages and their profiles."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

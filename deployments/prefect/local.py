@@ -3,8 +3,6 @@
 Prefect shows what happens and is asked nothing: what is finished is decided by the markers on disk.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

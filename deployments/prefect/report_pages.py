@@ -4,8 +4,6 @@ The address of a report is signed: only a folder that a study of this user has s
 stranger's, and the UI beside it holds the password of the server: pages are served in a sandbox, and run nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

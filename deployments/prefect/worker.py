@@ -6,8 +6,6 @@ is `prefect worker start`, and ends when its standard input does, which the comm
 killed command would keep its pool from the next one.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

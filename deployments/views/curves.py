@@ -1,7 +1,5 @@
 """The curves of a training while it runs, from its `metrics.jsonl` alone: one SVG for each metric."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

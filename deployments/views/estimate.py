@@ -1,7 +1,5 @@
 """How far a study is, and how long it still takes: by its stages that are finished, and by those that run."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

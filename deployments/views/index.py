@@ -1,8 +1,6 @@
 """Output of a finished study for people, wherever it ran: its answer, the link `latest` to it, and the index page of
 the root, with links to what came out of every study below it."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Names, sizes and times are read, and small outputs whose times have changed: `ratchet verify` reads every byte.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

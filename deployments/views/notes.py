@@ -3,8 +3,6 @@
 Read from the run directories alone.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

@@ -28,8 +28,6 @@
 (the same command goes on), 130 interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`ratchet card`: a finished training's model as a folder for a model hub, with a card made of its run directory."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

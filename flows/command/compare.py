@@ -1,7 +1,5 @@
 """`ratchet compare`: two runs of one stage, by configuration, by numerics and versions, by results, byte for byte."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any

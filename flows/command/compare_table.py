@@ -1,7 +1,5 @@
 """`ratchet compare FILE.csv`: arms over seeds of anybody's table, with the statistics of our reports."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """`ratchet init`: writes the file of a study of one stage, to run at once and to change."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import re

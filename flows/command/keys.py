@@ -1,8 +1,6 @@
 """Every key of a study's configuration, made from the classes that check it: for a terminal, and for a shell that
 completes them."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Markdown in a terminal: tables are never cut off, however narrow the window is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

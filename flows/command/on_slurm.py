@@ -3,8 +3,6 @@
 It takes Prefect's client.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

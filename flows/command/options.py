@@ -1,7 +1,5 @@
 """Arguments of each command. `work` of what is parsed names the function that does it, as `module:function`."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The reference of all keys, as Markdown: a page for those that studies have alike, and one for each study's own."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby

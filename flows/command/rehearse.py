@@ -5,8 +5,6 @@ second checkpoint, between its rows and that, after it, and before its end. What
 study, or below the root. The answer is kept for all runs of the same code.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """The commands on runs that are there: what lies below a root, two of them side by side, and numbers asked again."""
 
-from __future__ import annotations
-
 import argparse
 import secrets
 import time

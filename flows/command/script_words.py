@@ -1,7 +1,5 @@
 """What the text of a training script says of how it is called, what it writes and what it prints; nothing is run."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

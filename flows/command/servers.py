@@ -1,7 +1,5 @@
 """`ratchet ui`, `deploy` and `deployments`: studies as Prefect deployments, on a server or as a file."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 from typing import Any

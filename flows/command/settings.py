@@ -1,7 +1,5 @@
 """From what a person writes (a profile, a file, `--set`) to a typed study, with errors that say what to do."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Hashable

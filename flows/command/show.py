@@ -4,8 +4,6 @@ That is of the study that began the run, which lies beside stage.json. It is wal
 Ratchet, or where a person names the page: data name no code to run.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

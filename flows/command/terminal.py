@@ -1,7 +1,5 @@
 """Prints all output. In a terminal lines wrap between words, and no word, number or path is broken or cut off."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -6,8 +6,6 @@ A difference counts for the constraint only as far as it is there against every 
 other way to count it, and over more than one training; verdict and `not_shown` name whatever of these is lacking.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ batches or caches. What random tokens do is drawn by the stages' own functions, 
 their own formulas.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial

@@ -3,8 +3,6 @@
 Shape suffixes: P positions that may be written, V vocabulary, D width of an embedding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

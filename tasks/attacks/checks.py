@@ -3,8 +3,6 @@
 Models are compared by the records of transfer, so these must be those of the attacks where both say the same.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

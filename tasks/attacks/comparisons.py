@@ -1,7 +1,5 @@
 """Comparisons: effects of the attacks, at equal clean loss too, the primary answer, and all the rest."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

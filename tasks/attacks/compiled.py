@@ -4,8 +4,6 @@ Padding stands on the right and in rows below, which no prediction reads; what f
 read as it is.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

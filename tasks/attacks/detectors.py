@@ -3,8 +3,6 @@
 Scores are fp64 [N], a row each; the higher, the more suspicious. No rule is given the truth.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA

@@ -12,8 +12,6 @@ The clean loss is always that of the whole texts: an attack that replaces tokens
 them it would choose its own denominator.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

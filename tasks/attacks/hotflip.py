@@ -1,7 +1,5 @@
 """hotflip: in each text of attack-evaluation a few tokens are replaced; only those that nobody may write are scored."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase

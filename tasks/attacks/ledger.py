@@ -1,7 +1,5 @@
 """The state of searches, kept now and then, so that a continuation loses little of them."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

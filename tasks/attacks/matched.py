@@ -5,8 +5,6 @@ what a line of training (base and baseline, kept along the way) would have had a
 increase(clean loss) through the models of that line, straight between neighbours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any

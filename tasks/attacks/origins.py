@@ -1,7 +1,5 @@
 """Where the numbers come from that every study of attacks has."""
 
-from __future__ import annotations
-
 from tasks.findings.final_results import Origins
 
 ATTACKS, MODELS = "records of the attacks and of transfer", "records of evaluate"

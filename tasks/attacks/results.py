@@ -3,8 +3,6 @@
 Names of models are keys: base and the arms; `base@0.5` is what base was after half of its training.
 """
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack

@@ -3,8 +3,6 @@
 Shape suffixes: B sequences, L tokens of the longest, N tokens that are scored, V vocabulary, D width of an embedding.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence

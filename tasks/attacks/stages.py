@@ -1,7 +1,5 @@
 """Configuration of the stages that attack models."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Self
 
 from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack

@@ -1,7 +1,5 @@
 """What every study is told in which arms with and without a constraint are attacked."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Self

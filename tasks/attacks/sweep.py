@@ -3,8 +3,6 @@
 Differences of what an attack adds are over cells and sources of texts together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

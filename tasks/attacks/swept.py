@@ -1,7 +1,5 @@
 """What a sweep over a study of attacks compares. Walking a page reads this, so it imports no numpy."""
 
-from __future__ import annotations
-
 from tasks.findings.sweep.configuration import Swept
 from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC
 

@@ -4,8 +4,6 @@ An attack works on token ids and is reported as text. An id that the tokenizer w
 (half of a character, a token that is always merged, a padding row) stands for nothing that a person could type.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field

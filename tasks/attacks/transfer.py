@@ -1,7 +1,5 @@
 """transfer: what each search found for each model, tried on every model; forwards only."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

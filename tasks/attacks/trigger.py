@@ -8,8 +8,6 @@ much, and is the same otherwise: it is what an attacker does who can only ask fo
 to be worth anything.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """uat: the universal trigger that a gradient search finds for one model, judged on texts that it has not seen."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """calorimeter-audit: recorded numbers again, event by event, from arrays, weights and normaliser as they lie there."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import partial
 

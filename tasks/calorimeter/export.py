@@ -1,7 +1,5 @@
 """calorimeter-export: each regressor as an ONNX file, from photons to cm and MeV, held against its torch model."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

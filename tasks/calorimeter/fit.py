@@ -1,7 +1,5 @@
 """calorimeter-mae, calorimeter-inpaint and calorimeter-regress: one training each, and how it is judged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """calorimeter-judge: by how much all networks that fill in miss hidden sensors, event by event; it trains nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

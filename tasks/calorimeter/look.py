@@ -1,7 +1,5 @@
 """calorimeter-look: what the light is like, the one normaliser of all models, and what needs no learning."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

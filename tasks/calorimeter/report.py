@@ -1,7 +1,5 @@
 """calorimeter-report: does pretraining help, and is filling in better than the mean of the neighbours?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tasks.calorimeter.final_results import SCORE, FinalResults, final_results

@@ -1,7 +1,5 @@
 """calorimeter-showers: events as memory-mapped arrays, generated or read from ROOT files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Configuration and result of each stage of the calorimeter study."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field

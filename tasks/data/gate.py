@@ -1,7 +1,5 @@
 """The gate for inputs that are fit to train on: asked once, of statistics, before an hour is spent on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch

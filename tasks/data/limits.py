@@ -1,7 +1,5 @@
 """Limits of inputs, as a person configures them."""
 
-from __future__ import annotations
-
 from tasks.stage.configuration import Configuration, scientific
 
 

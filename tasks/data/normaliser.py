@@ -5,8 +5,6 @@ whoever loads the model gets it with it. Where each caller scales for itself, on
 in raw.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self

@@ -3,8 +3,6 @@
 Whatever cannot be used is BadInput, with the file and the row, before any work is spent on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 

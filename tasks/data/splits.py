@@ -1,7 +1,5 @@
 """Splits share nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from itertools import combinations
 

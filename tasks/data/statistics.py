@@ -7,8 +7,6 @@ superaccumulators", 2015), and quantiles come from counts by the upper half of a
 read by two processes, merge to what one would have found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction

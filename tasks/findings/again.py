@@ -1,7 +1,5 @@
 """The command that makes a study again, and the file that it names, for a page to show and a reader to keep."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

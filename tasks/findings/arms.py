@@ -3,8 +3,6 @@
 `words` say what a lower and a higher value of an arm are: `BETTER` where lower is better, `LOWER` where nobody said so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ All of it comes from clocks and machines and differs between any two runs: so it
 the stage's outputs and every digest, and the report has the same bytes after any kill.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

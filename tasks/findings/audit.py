@@ -5,8 +5,6 @@ What is drawn is a function of what is audited: of the digests of the stages tha
 does not agree ends the study, by name.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence

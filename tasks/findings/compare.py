@@ -3,8 +3,6 @@
 Who makes the numbers declares their metrics: nothing is read off a name.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """Arms over seeds as tables and words, for any study and for `ratchet compare FILE.csv`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 from tasks.findings.numbers import p_value, percent, span

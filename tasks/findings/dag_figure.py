@@ -4,8 +4,6 @@ Layers as in Sugiyama et al. 1981: columns by the longest way to the end, a bend
 in each column the order of what its boxes are joined with.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Its first screen is the answer: a verdict in a line, one sentence of numbers, one figure, and what was not shown.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The gates of science before a report: data, run by one function, and shown in the report as a table."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from storage.errors import CheckFailed

@@ -1,7 +1,5 @@
 """Formats of numbers: estimates with their intervals, differences with their signs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tasks.findings.statistics.resampling import Estimate

@@ -5,8 +5,6 @@ files, and not in files of their own kind, because they are part of what a stage
 the Python sources that it is made of.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """The origin of every number of a report: run directories, fingerprints, digests, numerics, commits and versions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

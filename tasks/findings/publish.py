@@ -1,7 +1,5 @@
 """A report verifies the inputs that it reads, and publishes its contents with the digest of its numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

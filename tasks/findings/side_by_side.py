@@ -1,7 +1,5 @@
 """report: arms of a study of one's own side by side, and which of their differences the folds or seeds show."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace

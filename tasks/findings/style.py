@@ -5,8 +5,6 @@ buttons itself, so that a page without scripts shows none. The page's Content-Se
 digest, and no other one runs there.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 

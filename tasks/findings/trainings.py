@@ -1,7 +1,5 @@
 """Trainings of arms with several seeds: their comparison, and what to keep in mind of how they were trained."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 

@@ -4,8 +4,6 @@ Neither the reader of events nor the maker of batches is used: pulses come out o
 That a trial failed, and what is looked at beside angles, is asked of the kept weights by the stages' own code.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping

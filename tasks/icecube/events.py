@@ -9,8 +9,6 @@
 Indices of pulses count the rows of the event's own batch file, and the last one belongs to the event.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """final_results.json of the direction study: every number of its report. Angles are in degrees."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from tasks.data.statistics import Column

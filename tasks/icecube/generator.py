@@ -6,8 +6,6 @@ and that few hits carry the direction. What is not: scattering, absorption by de
 So errors here say nothing about errors on real data.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """icecube-look: what the inputs are like, how they are normalised, and what needs no learning at all."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -5,8 +5,6 @@ nearer than 0.8 degrees counts as 0.8 degrees. The form below needs none (Kahan,
 of Roundoff", 2006, section 12).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """The numbers of the direction study, from the verified files of its stages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product

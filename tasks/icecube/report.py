@@ -1,7 +1,5 @@
 """icecube-report: what was the cause and what was not, every number with the run that it came from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import get_args
 

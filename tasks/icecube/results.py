@@ -1,7 +1,5 @@
 """Results of the stages of the direction study: what no other file of a stage holds. Angles are in degrees."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from tasks.data.statistics import Column

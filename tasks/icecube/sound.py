@@ -1,7 +1,5 @@
 """Soundness of the events of a batch file, each of them, before anything is trained on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

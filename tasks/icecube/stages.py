@@ -1,7 +1,5 @@
 """Configuration of each stage of the direction study, composed from the study."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Self
 
 from tasks.data.limits import InputLimits

@@ -1,7 +1,5 @@
 """icecube-train: the training, with normalised inputs and the rate that the table recommends."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

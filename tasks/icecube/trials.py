@@ -1,7 +1,5 @@
 """Trainings before the training: a table of learning rates, the gate that one batch can be fitted, and the trials."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

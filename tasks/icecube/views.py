@@ -1,7 +1,5 @@
 """The tables and figures of the direction study. A row of numbers ends with the name of the run that they came from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tasks.findings.document import Figure

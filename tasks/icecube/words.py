@@ -1,7 +1,5 @@
 """The numbers of the direction study in words: generated from them, and no more than they show."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from tasks.findings.final_results import numerics_changed

@@ -2,8 +2,6 @@
 leave a NaN in the triangle that they do not read, and answer an Inf with NaN and no error: so all of the input must be
 finite, and the vectors must give the matrix back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

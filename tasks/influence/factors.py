@@ -6,8 +6,6 @@ diagonal in that basis (George et al. 2018, arXiv 1806.03884; for influence Gros
 labels drawn from the model that is the Fisher information, a Gauss-Newton Hessian of the loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path

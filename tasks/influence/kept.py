@@ -2,8 +2,6 @@
 of its step. New tensors are durable before the JSON names their step, and the old ones go after that: a process that
 dies anywhere leaves each module at one of its steps."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

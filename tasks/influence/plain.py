@@ -1,7 +1,5 @@
 """Curvature by numpy, from the files of factors alone: for whoever checks what the engine says of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 earlier system died three times at the last of 145 matrices, 32,128 x 32,128: cuSOLVER of CUDA 12 refuses it when asked
 for a work space (pomonam/kronfluence#42), and that of CUDA 13 needs more memory for it than that GPU had."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

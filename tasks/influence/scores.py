@@ -1,8 +1,6 @@
 """Influence of training examples on queries: gradient(query)^T (Lambda + damping)^-1 gradient(example). The higher, the
 more a training example lowers the query's loss."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 is a sum over positions of products of two vectors, output gradient and input of a linear layer, the same over patches
 for a convolution, a token's unit vector and the output gradient for an embedding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """inversion-audit: the errors of some matrices again, each sought by itself, with the schedule and the search in plain
 torch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial

@@ -4,8 +4,6 @@ After Du et al., "Learning Iterative Reasoning through Energy Diffusion" (2024):
 which the second and third are scaled and shifted by an embedding of t, and as many outputs as y has entries.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """final_results.json of the inversion study: every number of its report. Errors are mean squares over entries."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tasks.findings.final_results import Origins

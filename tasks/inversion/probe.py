@@ -4,8 +4,6 @@ A is never mined, and so the condition numbers of A are the same for truth and n
 at is y. Every network gets negatives made in the same way, from the same noise, with the corrected descent.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

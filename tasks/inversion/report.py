@@ -1,7 +1,5 @@
 """inversion-report: which differences the seeds show, every number with the run that it came from."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

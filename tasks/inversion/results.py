@@ -1,7 +1,5 @@
 """Results of each stage of the inversion study. Errors are mean squares over the entries of an inverse."""
 
-from __future__ import annotations
-
 from tasks.stage.result import Result
 
 

@@ -1,7 +1,5 @@
 """Configuration of each stage of the inversion study."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from tasks.findings.configuration import Audit

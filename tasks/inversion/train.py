@@ -1,7 +1,5 @@
 """inversion-pilot and inversion-train: an energy network, trained with one kind of negatives and one seed."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

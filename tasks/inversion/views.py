@@ -1,7 +1,5 @@
 """The tables and figures that the inversion study has beside those of any arms: doses, ways, stops, negatives."""
 
-from __future__ import annotations
-
 from tasks.findings.arms import answer_figure, arms_figure
 from tasks.findings.document import Figure
 from tasks.findings.figures import SERIES_STYLES, Dots, over_values

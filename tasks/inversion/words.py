@@ -1,7 +1,5 @@
 """The numbers of the inversion study in words: generated from them, and no more than they show."""
 
-from __future__ import annotations
-
 from tasks.findings.arms import number_line, undecided_in_words
 from tasks.findings.final_results import numerics_changed
 from tasks.findings.numbers import percent

@@ -1,7 +1,5 @@
 """An activation of our own: `tasks.language.model` makes it known to transformers, which by itself refuses its name."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """base: the model that all arms start from, pretrained here or loaded, and shown to be trained."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

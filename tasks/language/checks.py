@@ -1,7 +1,5 @@
 """Checks of a text and of losses on it before any number of a study is shown."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Collection, Iterable, Mapping

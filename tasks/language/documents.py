@@ -1,7 +1,5 @@
 """A document: the unit that is split, packed and scored."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """When the Hugging Face hub does not give what was asked: a lost connection is tried again, all else is an input."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Labelled texts: generated sentences, or files, in rows whose ids stay with them through a whole study."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterator

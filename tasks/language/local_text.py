@@ -4,8 +4,6 @@ The one column of a table that holds text is read, row by row, and nothing else 
 bad input with file, row and column; `text.skip_bad_rows` leaves it out and counts it.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

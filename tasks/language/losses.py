@@ -4,8 +4,6 @@ A record is a dictionary with `model`, `example_id`, `source`, `tokens_scored` a
 another precision than fp32 with `fp32_loss_sum_nats` too: None but of some documents, the same of each model.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,8 +1,6 @@
 """The memory that training a language model takes at least, estimated before any of it is taken; and what it recomputes
 where memory asks for that (`execution.gradient_checkpointing`)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial

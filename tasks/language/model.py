@@ -3,8 +3,6 @@
 Shape suffixes: B examples, L tokens, V vocabulary.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The files of a pretrained model: a folder written by `save_pretrained`, or one GGUF file."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager

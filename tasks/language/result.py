@@ -1,7 +1,5 @@
 """Results about a text and a language model that other stages read."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -3,8 +3,6 @@
 Thirteen words is the window of GPT-3's contamination check (Brown et al. 2020, appendix C).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from itertools import repeat

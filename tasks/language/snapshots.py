@@ -1,7 +1,5 @@
 """Models kept on the way of a training: after given shares of its steps, the same bytes after any kill."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

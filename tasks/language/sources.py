@@ -5,8 +5,6 @@ list and never another text instead. Docstrings of installed packages are Englis
 environment has, so that a study needs no download; they are extracted once for each version.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import logging

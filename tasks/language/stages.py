@@ -1,7 +1,5 @@
 """Configuration of the stages that make a text and a base model."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 from pydantic import Field

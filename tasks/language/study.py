@@ -1,7 +1,5 @@
 """What every study of a language model is told: its text, its base model's checks, its trainings, its machine."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """A language model as the training loop sees it, and what its training leaves behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

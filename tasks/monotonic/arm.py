@@ -4,8 +4,6 @@ All are trained by one function on one budget. They differ in which signs the co
 start and what keeps them there.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Literal
 

@@ -1,8 +1,6 @@
 """What an audit asks of the models of arms: losses on the validation split, as they are and with sublayers replaced,
 signs, movement and order. Losses go through transformers' own forward, one text or pair at a time without padding."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

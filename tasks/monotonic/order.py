@@ -1,7 +1,5 @@
 """order: whether the feed-forward sublayers of each model are monotone functions, proved or refuted, and on text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self

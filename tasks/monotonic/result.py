@@ -1,7 +1,5 @@
 """Readings of the constrained layers of a model, and how far its sublayers keep order."""
 
-from __future__ import annotations
-
 from statistics import median
 from typing import Any, Literal
 

@@ -8,8 +8,6 @@ chains, and from inputs that are aimed at those entries of the Jacobian that cou
 Shape suffixes: C chains, P points of a chain, D width of the residual stream, H hidden units, S starts of the descent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

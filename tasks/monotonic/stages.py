@@ -1,7 +1,5 @@
 """Configuration of the stages that constrain a model, train the arms and look at their order."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from tasks.language.stages import TRAINING, OfLanguageStudy

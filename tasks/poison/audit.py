@@ -2,8 +2,6 @@
 classifier by numpy alone, of a T5 by autograd in fp64); scores by hidden states and by words, the rows that are taken
 away and beginnings by the stages' own functions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

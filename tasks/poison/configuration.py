@@ -1,7 +1,5 @@
 """The keys of the poison study: texts, what is poisoned, the classifier, influence, detection."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from tasks.stage.configuration import Configuration, scientific

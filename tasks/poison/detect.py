@@ -1,7 +1,5 @@
 """poison-detect: which rows each score, and rules that are not told, would take away."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

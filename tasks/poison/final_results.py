@@ -1,7 +1,5 @@
 """final_results.json of the poison study: every number of its report."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations

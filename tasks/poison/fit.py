@@ -1,7 +1,5 @@
 """poison-fit and poison-remove: one training, on what a seed's manifest gives; all of a seed begin alike."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import partial
 

@@ -1,8 +1,6 @@
 """poison-factors and poison-scores: what each training row does for what is asked, of the victim and of the untrained
 model with which it began, beside scores that need no influence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """poison-report: does the backdoor exist, does influence find it better than what costs nothing, does removal help?"""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

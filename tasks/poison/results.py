@@ -1,7 +1,5 @@
 """Results of the stages of the poison study, beside their records, metric rows and files."""
 
-from __future__ import annotations
-
 from tasks.stage.result import Result
 
 Measures = dict[str, float]

@@ -1,7 +1,5 @@
 """poison-poison: the rows of one seed, some of them poisoned."""
 
-from __future__ import annotations
-
 from storage.records import read_records
 from tasks.attacks.poisoning import poisoned
 from tasks.poison.stages import PoisonConfig

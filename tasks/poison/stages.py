@@ -1,7 +1,5 @@
 """Configuration of each stage of the poison study, composed from the study."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from tasks.attacks.configuration import Poison

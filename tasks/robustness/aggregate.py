@@ -1,7 +1,5 @@
 """aggregate: the study's tables, report and `final_results.json`, every number with the run it came from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tasks.attacks.comparisons import attack_findings, compared_pairs, primary, secondary, test_differences

@@ -4,8 +4,6 @@ The text may not be ours to hand on: exports leave it out (`storage.__main__.LEF
 of at most `MOST_TOKENS` tokens, of two texts for each model and attack, on the report's page and nowhere else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -4,8 +4,6 @@ Test losses in another precision may be away by what the documents were that hav
 too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any

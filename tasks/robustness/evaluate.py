@@ -1,7 +1,5 @@
 """evaluate: the loss of every model on every test document, the same tokens for all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path

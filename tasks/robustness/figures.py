@@ -1,7 +1,5 @@
 """The study's figures beside the one that answers: trainings, effects on every text, strength, equal clean loss."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from statistics import median

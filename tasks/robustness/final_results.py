@@ -3,8 +3,6 @@
 Names of models are keys, as in `tasks.robustness.results`.
 """
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The study's report: its answer, and in which order the rest follows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 A stage can read nothing else: changing the evaluation cannot retrain a model.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from tasks.attacks.stages import ASKED, AttackAuditConfig, AttackReportConfig

@@ -1,7 +1,5 @@
 """sweep over seeds: the answer over all cells, in the words of the study."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The study's tables. Every row ends with the name of the run that its numbers came from."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

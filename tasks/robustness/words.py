@@ -1,7 +1,5 @@
 """Words for the numbers: generated from them, with intervals, and without ranking anything on one seed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any

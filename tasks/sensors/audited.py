@@ -1,7 +1,5 @@
 """What is recorded of networks over sensors, again by a plain path: one event alone, numpy, and no loop of a stage."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Events of a detector as the training loop sees them: light normalised in one place, masks, losses, and what the
 sensors beside a hidden one say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Keys of whatever learns from the sensors of a detector."""
 
-from __future__ import annotations
-
 from tasks.stage.configuration import Configuration, scientific
 
 

@@ -1,7 +1,5 @@
 """Events of a detector on disk."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

@@ -1,7 +1,5 @@
 """What a network says of hidden sensors, and by how much it is wrong, beside the mean of their neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

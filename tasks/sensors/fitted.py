@@ -1,7 +1,5 @@
 """One training of a network with an encoder: from which encoder it begins, and what is kept of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 

@@ -4,8 +4,6 @@ A sensor counts photons by the solid angle under which it is seen (Poisson), bes
 electronics. There is no scattering, no reflection and no pile-up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -4,8 +4,6 @@ A branch is convolutional for a grid, and goes along the edges of a graph. Every
 made in a forward pass; none is among the weights that are kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar

@@ -1,7 +1,5 @@
 """Pictures on the map of the detector."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Events of a detector that are fit to train on and to judge on, by what its light sensors can show."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 

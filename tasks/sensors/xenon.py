@@ -5,8 +5,6 @@ centre of the outer face (6 x 5) takes the place of 4 x 3 sensors, so that the f
 reads the numbers of that face as rows of 24; those of its centre are neighbours only in rows of nine, as here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -4,8 +4,6 @@
 way of ending into one of the end states. It knows neither Prefect nor any study, and never prints.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import os

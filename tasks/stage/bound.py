@@ -1,7 +1,5 @@
 """Generators of random numbers that were made before a loop: one that draws in it makes items depend on one another."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import random

@@ -8,8 +8,6 @@ Only Literal, list, int, float, bool, str and nested configurations are used, so
 JSON form of the Prefect UI, and Python.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin

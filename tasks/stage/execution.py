@@ -1,7 +1,5 @@
 """The settings for a stage's work on a machine: recorded with each attempt, never part of a fingerprint."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from storage.permissions import Permissions

@@ -1,7 +1,5 @@
 """The generators of random numbers of a process: Python's, NumPy's and torch's."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from typing import Any

@@ -7,8 +7,6 @@ end ends all, since the stage is done with the command, or gone, even by SIGKILL
 no part of Ratchet for Python: it begins in 20 ms, and knows no Prefect and no torch.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import select

@@ -1,7 +1,5 @@
 """Every key of a configuration, for people: type, unit, default, limits and description."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass

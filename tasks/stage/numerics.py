@@ -1,7 +1,5 @@
 """The numerics of an attempt: everything beside configuration and data on which the bits of a result depend."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import os

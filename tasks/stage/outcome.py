@@ -1,7 +1,5 @@
 """Outcomes of attempts: the table of end states, and the end state of each exception."""
 
-from __future__ import annotations
-
 import errno
 import sysconfig
 import traceback

@@ -3,8 +3,6 @@
 Nothing here is part of a result: the environment must not change a digest.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reopens a stage from its run directory alone, without its study."""
 
-from __future__ import annotations
-
 import importlib
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a loop of one's own keeps to go on: values with tensors in them, and all generators."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Validates values (of a file, a form, a command line) as a typed configuration, with errors that say what to do."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

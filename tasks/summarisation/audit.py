@@ -4,8 +4,6 @@ Summaries are written again by transformers' `generate`, one at a time without p
 need no model, are all computed again.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial

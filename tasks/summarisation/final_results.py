@@ -1,7 +1,5 @@
 """The contents of `final_results.json`, names of models being keys, and how they are computed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """report: what the constraint costs and whether it makes the model harder to attack, every number with its run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tasks.attacks.answer import WAYS, Answered, answer_figure, answered_once, comparisons, numbers, told

@@ -1,7 +1,5 @@
 """rewrite: what every model writes of attacked articles, beside what it writes of the same articles as they were."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass

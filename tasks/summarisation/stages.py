@@ -1,7 +1,5 @@
 """Configuration of the stages that this study alone has; the others are those of `tasks.attacks.stages`."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from tasks.attacks.configuration import FlipAttack, TriggerAttack

@@ -5,8 +5,6 @@ A word of ASCII is stemmed as rouge-score does it, by Porter's rules for English
 Scripts that leave no space between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) count by character.
 """
 
-from __future__ import annotations
-
 import functools
 import unicodedata
 from collections.abc import Sequence

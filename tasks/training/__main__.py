@@ -4,8 +4,6 @@ The first attempt wrote everything that the work needs into stage.json. Exit cod
 75 unfinished, 1 failed, 2 bad input, 130 interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ says so, and so it does in the steps behind it, until the host has looked. Then 
 step, which is made again by a host that waits: it fails, and is told and kept, as if the host had always waited.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from dataclasses import dataclass

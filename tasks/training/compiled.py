@@ -4,8 +4,6 @@ Steps of trainings are compiled, and searches of attacks (tasks/attacks/compiled
 two processes on an H100 under deterministic algorithms, and on a CPU in the tests, that goes on bit for bit.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

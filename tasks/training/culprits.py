@@ -6,8 +6,6 @@ that example alone. (Within a batch a gradient cannot be split by example: where
 infinite, the zeros of the others become NaN there.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace

@@ -6,8 +6,6 @@ Random Numbers: As Easy as 1, 2, 3", 2011), whose key is a hash of (seed, purpos
 (epoch, index), so that every example has 2^128 values of its own and there is no state to save.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The sizes of gradients before they are clipped, by epoch, and whether the clip value fits them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field

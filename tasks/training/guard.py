@@ -5,8 +5,6 @@ because time passed: so the same happens after any kill. What a kill loses of it
 checkpoint; later ones are removed when the first one is saved on the new way.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

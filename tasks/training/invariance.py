@@ -4,8 +4,6 @@ Where it does not, one of the ways treats its inputs differently (forgets to nor
 examples), and a measurement in one way says nothing about use in another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A lightning Trainer as the work of a stage."""
 
-from __future__ import annotations
-
 import math
 import signal
 import time

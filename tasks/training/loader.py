@@ -5,8 +5,6 @@ are threads: they die with the process, need no copy of the dataset, and reading
 interpreter; several may call `batch` at once, so it must draw from no global generator.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -5,8 +5,6 @@ and a schedule; it knows no study and no Prefect. Validation, best model and met
 budget fixes; a checkpoint taken because time passed changes nothing.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import time

@@ -1,7 +1,5 @@
 """A training that ran out of memory: smaller micro-batches where that is allowed, else advice from the measurement."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

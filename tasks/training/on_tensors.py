@@ -1,7 +1,5 @@
 """A training on tensors, in one call: its `Problem`, `train_problem`, and what a stage keeps and tells of it."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """AdamW for every arm: matrices decay, biases and norms do not."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 import torch

@@ -5,8 +5,6 @@ along its cycle until it lands inside (Black and Rogaway, "Ciphers with Arbitrar
 nothing to save and nothing to skip: the example at position 10^9 costs as much as the first.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """The time of a training by phase, and the slope of its process's memory: written to timing.jsonl, and told from it."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import deque

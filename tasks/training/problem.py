@@ -1,7 +1,5 @@
 """The problem of a training: the only part that differs between studies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What the guard of a training does: it skips a step, or restores an earlier checkpoint. See `tasks.training.guard`."""
 
-from __future__ import annotations
-
 from storage.errors import NumericalFailure
 from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageRun

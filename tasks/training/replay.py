@@ -4,8 +4,6 @@ The stage's own function builds the model and the data, up to the training, whic
 writes to a temporary folder: the run directory stays as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The training's part of a stage's result, whatever was trained."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tasks.training.budget import Budget

@@ -1,7 +1,5 @@
 """The schedule of a training: the steps of a budget, and the learning rate at each."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

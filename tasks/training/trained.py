@@ -1,7 +1,5 @@
 """A training as its metric rows tell it: the home of its steps, validations and gradients."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

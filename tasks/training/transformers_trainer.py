@@ -1,7 +1,5 @@
 """A transformers.Trainer as the work of a stage."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

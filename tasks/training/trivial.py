@@ -1,7 +1,5 @@
 """Compares a metric with methods without learning, and ends a training that is hardly better."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from storage.errors import BadInput, NotLearning

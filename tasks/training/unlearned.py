@@ -5,8 +5,6 @@ It reads result.json, without torch, where `described` wrote the trivial values,
 else the metric rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 

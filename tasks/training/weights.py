@@ -1,7 +1,5 @@
 """Weights of saved models: their digest, since two trainings with equal weights are one; their number; their place."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ The tests' fake and this one pass one shared contract test. One call of `jobs`
 answers for every job of this user: nothing here is asked per job.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

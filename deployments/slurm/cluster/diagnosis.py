@@ -4,8 +4,6 @@ An entry for each end state and pending reason of SLURM (slurm(1): squeue, JOB S
 state that is not listed as an end means: wait.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

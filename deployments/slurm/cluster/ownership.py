@@ -1,7 +1,5 @@
 """Check that only this user can have written what is about to run as this user: by owner and mode, up to `/`."""
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd

@@ -1,7 +1,5 @@
 """Offers of the cluster to one job: its partitions, its nodes, and SLURM's own word. None: not known, which passes."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Mapping

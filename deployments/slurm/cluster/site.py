@@ -5,8 +5,6 @@ Every layer may set any of these resources; a later one wins: the pool, the depl
 the site file, the study as it was started last. All are read anew for each job.
 """
 
-from __future__ import annotations
-
 import grp
 import hashlib
 import os

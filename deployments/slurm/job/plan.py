@@ -9,8 +9,6 @@ requests would leave them without their state. Of the details, no rule of Prefec
 run is paused, and a state that Prefect or a person sets has none.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Iterable

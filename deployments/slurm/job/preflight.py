@@ -7,8 +7,6 @@ allows (EnforcePartLimits=NO is the default), of an account or QOS that it denie
 looked for here. What is not known passes, and SLURM decides.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import math

@@ -1,7 +1,5 @@
 """The text of a job: a pure function of typed values. A person can read it, and run it by hand with sbatch."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

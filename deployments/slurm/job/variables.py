@@ -1,7 +1,5 @@
 """From the layers of a job's variables to its plan: what the worker submits, and what the dry run prints."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shlex

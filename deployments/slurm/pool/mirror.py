@@ -3,8 +3,6 @@
 Best effort and one way: nothing here is needed for the work, and a job never talks to Prefect.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import re

@@ -6,8 +6,6 @@ The number that was set is kept in a file: a worker that is started again takes 
 leaves alone one that a person gave the queue.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import pwd

@@ -4,8 +4,6 @@ Asks SLURM and Prefect only by the few calls of `SlurmCommands` and `PrefectRuns
 played with fakes of both; the Prefect worker (worker.py) is a thin shell around it.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable

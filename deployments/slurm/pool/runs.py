@@ -1,7 +1,5 @@
 """The pool's flow runs as Prefect has them, and what is written back: states, job ids."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable

@@ -3,8 +3,6 @@
 Made when the lock is taken, and dropped when it is lost; keeps nothing that the next one could not find again.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

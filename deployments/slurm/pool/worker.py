@@ -8,8 +8,6 @@ a stage writes to its run directory, and this worker shows in Prefect what stand
 serves a pool; a second one stands by.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Iterator

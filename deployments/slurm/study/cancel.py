@@ -5,8 +5,6 @@ The flow run of a study that a command started is one as a person starts in the 
 runs it; it finds the stages under way.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from contextlib import suppress

@@ -3,8 +3,6 @@
 What a node has is seen by a small job there, of the partition and account that the stages of that kind have.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

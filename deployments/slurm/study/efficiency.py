@@ -3,8 +3,6 @@
 A job that was killed could not write down what it had used; the accounting knows it, where there is one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A study on SLURM as the flow run that a person starts in Prefect: each stage is a task that shows how it stands."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

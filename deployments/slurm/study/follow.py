@@ -1,7 +1,5 @@
 """A study on SLURM is started by a person, followed until nothing is under way, and kept going by `advance`."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@ it is queued already, so neither its time limit nor the death of its node ends w
 follow, it cancels that one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Checks before a study's first job: whether the cluster could run each of its stages."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 A page of one's own, and what it imports from its folder, lie beside the rooms of the copy.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

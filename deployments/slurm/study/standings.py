@@ -5,8 +5,6 @@ way is read from the run directory first (its lock, the journal of its jobs) and
 database starts nothing twice.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ t, which does not pair, and the exchange of the two arms within seeds, which ass
 latter can show nothing at 5 %. All comparisons of a report are corrected together, by Holm.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice

@@ -1,7 +1,5 @@
 """The answer whether two models differ, are equivalent within a margin, or neither can be told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

@@ -6,8 +6,6 @@ p-value: exact with any number of sources, and without a distribution to assume.
 never below 2 / 2^n, so that five or fewer show nothing at 5 %.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

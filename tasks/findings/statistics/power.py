@@ -1,7 +1,5 @@
 """The smallest difference that could have been seen: "no difference is shown" may also mean too few texts or seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

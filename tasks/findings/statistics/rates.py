@@ -4,8 +4,6 @@ A bootstrap knows only what it saw: with no success in any source its interval h
 one source nearly none. Both intervals here count sources as trials instead, which are few.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.stats import beta, t
 

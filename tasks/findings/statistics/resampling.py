@@ -9,8 +9,6 @@ little (90 %) where some hold far more tokens than others; the percentile interv
 resample knows little, and Student's t stands in place of bootstrap-t. docs/results.md has what they cover.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

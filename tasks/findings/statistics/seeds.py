@@ -1,7 +1,5 @@
 """Means over seeds with intervals. One seed has none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Sized
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The configuration of the stage over the cells of a sweep. Walking a page reads this, so it imports no numpy."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from tasks.findings.configuration import Metric

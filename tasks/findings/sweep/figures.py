@@ -1,7 +1,5 @@
 """The figures of a sweep: every cell of a number, over the values of a key where these are numbers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """sweep: the cells of a sweep side by side, of any study, and which of their differences the seeds show."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 

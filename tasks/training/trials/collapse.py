@@ -4,8 +4,6 @@ A loss that stands near a trivial value does not say why. A head whose units are
 for every example, do; and both can hide behind a metric that looks like slow learning.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch

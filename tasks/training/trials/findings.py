@@ -5,8 +5,6 @@ with gradients of 10^6 and more, and what follows is a network that learns nothi
 inputs, the network and the batch that it was made with: its stage reads them, and is another one when they change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

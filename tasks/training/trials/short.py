@@ -8,8 +8,6 @@ of a size that it cannot use, a loss without a gradient, weights that do not mov
 more than this, so the gate stands before a training and never for one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -6,8 +6,6 @@ marker. Nothing is trained twice to learn how a trial ended, so it may be as lon
 one: trials of a study are stages side by side.
 """
 
-from __future__ import annotations
-
 from storage.errors import NotLearning, NumericalFailure
 from tasks.stage.execution import Execution
 from tasks.stage.run import StageRun
