@@ -8,15 +8,12 @@ stand the gates that the recorded one lacked. The page below is the only descrip
     python -m flows.icecube --profile quick
 """
 
-from typing import get_args
-
-from deployments.dag.walk import Dispatcher, Handle
-from deployments.study_flow import study_flow
+from deployments.dag.walk import Handle
+from deployments.functions import Stage, study
 from tasks.findings.sweep.configuration import Swept
 from tasks.icecube import stages
-from tasks.icecube.configuration import Inputs, RateLimits, Trained
+from tasks.icecube.configuration import RateLimits, RateTries, Trained
 from tasks.icecube.study import Study
-from tasks.stage.run import Stage
 
 PULSES = Stage("icecube-pulses", stages.PulsesConfig, "tasks.icecube.pulses:pulses", version=2, needs="cpu")
 LOOK = Stage("icecube-look", stages.LookConfig, "tasks.icecube.look:look", version=3, needs="cpu")
@@ -28,38 +25,37 @@ AUDIT = Stage("icecube-audit", stages.AuditConfig, "tasks.icecube.audit:audit", 
 REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=9, needs="cpu")
 
 
-def page(study: Study, stage: Dispatcher) -> Handle:
-    """The study, top to bottom; returns the handle of its last stage."""
-    events = stage(PULSES, stages.PulsesConfig.of(study))
-    look = stage(LOOK, stages.LookConfig.of(study, max_absolute_z=study.limits.largest), events=events)
-    seen = {"events": events, "look": look}
+@study
+def icecube(study: Study) -> Handle:
+    """The study, top to bottom; returns the stage call whose answer is shown."""
+    events = PULSES()
+    seen = {"events": events, "look": LOOK(events=events, max_absolute_z=study.limits.largest)}
 
-    rates = {inputs: stage(RATES, stages.for_rates(study, inputs), **seen) for inputs in get_args(Inputs)}
-    overfit = stage(OVERFIT, stages.for_overfit(study), **seen)
-    trials = {role: stage(TRIAL, config, **seen) for role, config in stages.for_trials(study).items()}
+    tries = study.rates.part(RateTries)
+    raw, normalised = (
+        RATES(seen, inputs=inputs, table=tries, budget=study.rates_budget(budget), dropout=dropout, cell=inputs)
+        for inputs, budget, dropout in (("raw", study.trial_budget, 0.0), ("normalised", study.budget, study.dropout))
+    )
+    overfit = OVERFIT(seen, batch=study.overfit, budget=study.overfit_budget)
+    trials = {
+        trial.name: {
+            seed: TRIAL(
+                seen, trained=trial.trained, budget=study.budget_of(trial), seed=seed, cell=f"{trial.name}, seed {seed}"
+            )
+            for seed in study.trial_seeds
+        }
+        for trial in study.trials
+    }
     limits = study.rates.part(RateLimits) if study.take_recommended_rate else None
-    taken = {"rates": rates["normalised"]} if limits else {}
-    trained = stage(
-        TRAIN,
-        stages.TrainConfig.of(study, trained=Trained(dropout=study.dropout), rate_limits=limits),
-        **seen,
-        **taken,
-        overfit=overfit,
-    )
+    rates = {"rates": normalised} if limits else {}
+    trained = TRAIN(seen | rates, overfit=overfit, trained=Trained(dropout=study.dropout), rate_limits=limits)
 
-    audit = stage(AUDIT, stages.AuditConfig.of(study), **seen, trained=trained, **trials)
-
+    audit = AUDIT(seen | trials, trained=trained)
     changes = {trial.name: study.changes_of(trial) for trial in study.trials}
-    return stage(
-        REPORT,
-        stages.ReportConfig.of(study, trials=list(changes), changes=changes),
-        **seen,
-        **{f"rates-{inputs}": table for inputs, table in rates.items()},
-        overfit=overfit,
-        **trials,
-        trained=trained,
-        audit=audit,
-    )
+    return REPORT(
+        seen | trials, raw_rates=raw, normalised_rates=normalised, overfit=overfit, trained=trained, audit=audit,
+        trials=[*changes], changes=changes,
+    )  # fmt: skip
 
 
 METRICS_OF_A_SWEEP = [
@@ -70,8 +66,6 @@ METRICS_OF_A_SWEEP = [
     Swept(title="learned seeds of a trial", numbers="trials.{arm}.learned_seeds", higher=True),
     Swept(title="best constant", numbers="trivial.best_constant_degrees", higher=None, unit="degrees"),
 ]
-
-icecube = study_flow(page)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def angles_of(stage: StageInput) -> np.ndarray:
 
 def training_of(inputs: Mapping[str, StageInput], events: Mapping[Split, SplitFacts]) -> Training:
     stage = inputs["trained"]
-    budget, because = budget_of(stage.configuration(TrainConfig), inputs["rates-normalised"])
+    budget, because = budget_of(stage.configuration(TrainConfig), inputs["normalised_rates"])
     result, angles = TrainResult.read(stage), angles_of(stage)
     return Training(
         learning_rate=budget.learning_rate,

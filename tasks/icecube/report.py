@@ -1,7 +1,6 @@
 """icecube-report: what was the cause and what was not, every number with the run that it came from."""
 
 from collections.abc import Mapping
-from typing import get_args
 
 from tasks.findings.document import Document, Figure, Section
 from tasks.findings.final_results import of_runs
@@ -14,8 +13,8 @@ from tasks.icecube.numbers import batch_of, gates, ranges, rates_of, recommendat
 from tasks.icecube.pulses import splits_of
 from tasks.icecube.results import LookResult
 from tasks.icecube.stages import AUDITED, LookConfig, PulsesConfig, ReportConfig, TrainConfig
-from tasks.icecube.study import trial_role
 from tasks.stage.run import StageInput, StageRun
+from tasks.stage.study import nested
 
 
 def report(run: StageRun, config: ReportConfig, **inputs: StageInput) -> Published:
@@ -71,22 +70,22 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
     """Every number of the study, after what can be computed again was."""
     splits, look = splits_of(inputs["events"]), LookResult.read(inputs["look"])
     trivial, training = look.trivial.best_constant_degrees, training_of(inputs, splits)
-    batch = batch_of(inputs["overfit"])
+    batch, of = batch_of(inputs["overfit"]), nested(inputs)
     seeds = {
         name: [
-            trial_of(f"{name}, seed {seed}", inputs[trial_role(name, seed)], splits["train"].events, trivial)
+            trial_of(f"{name}, seed {seed}", of[name][seed], splits["train"].events, trivial)
             for seed in config.trial_seeds
         ]
         for name in config.trials
     }
     kept = {"trained": training.course.best} | {
-        trial_role(name, trial.seed): trial.validation_angle_degrees
+        f"{name}-{trial.seed}": trial.validation_angle_degrees
         for name, by_seed in seeds.items()
         for trial in by_seed
         if trial.validation_angle_degrees is not None
     }
-    rates = {kind: rates_of(inputs[f"rates-{kind}"]) for kind in get_args(Inputs)}
-    recommended = {kind: recommendation(inputs[f"rates-{kind}"], config.rates) for kind in rates}
+    tables: dict[Inputs, StageInput] = {"raw": inputs["raw_rates"], "normalised": inputs["normalised_rates"]}
+    recommended = {kind: recommendation(table, config.rates) for kind, table in tables.items()}
     return FinalResults(
         **of_runs(run, inputs, AUDITED, gates(inputs, kept, training, batch)),
         source=inputs["events"].configuration(PulsesConfig).events.source,
@@ -103,7 +102,7 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
         },
         healed_ratio=config.healed_ratio,
         learned_ratio=LEARNED_RATIO,
-        rates=rates,
+        rates={kind: rates_of(table) for kind, table in tables.items()},
         rate_steps=config.rates.steps,
         recommended={kind: advice.rate for kind, advice in recommended.items()},
         recommended_because={kind: advice.because for kind, advice in recommended.items()},

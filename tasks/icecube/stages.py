@@ -1,4 +1,4 @@
-"""Configuration of each stage of the direction study, composed from the study."""
+"""Configuration of each stage of the direction study."""
 
 from typing import Any, ClassVar, Self
 
@@ -15,7 +15,7 @@ from tasks.icecube.configuration import (
     SingleBatch,
     Trained,
 )
-from tasks.icecube.study import Study, trial_role
+from tasks.icecube.study import Study
 from tasks.stage.configuration import LocalPath, execution, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration, StudyBase
@@ -142,45 +142,3 @@ class ReportConfig(OfStudy):
     take_recommended_rate: bool
     limits: InputLimits
     raw_inputs_reason: str
-
-
-def for_rates(study: Study, inputs: Inputs) -> RatesConfig:
-    """A recommendation holds for the budget that it was made with: that of the training it is for."""
-    table = study.rates.part(RateTries)
-    given, dropout = (study.budget, study.dropout) if inputs == "normalised" else (study.trial_budget, 0.0)
-    budget = _short(given, table.steps, table.rates[0], given.effective_batch_examples)
-    return RatesConfig.of(study, inputs=inputs, table=table, budget=budget, dropout=dropout, cell=inputs)
-
-
-def for_overfit(study: Study) -> OverfitConfig:
-    batch = study.overfit
-    budget = _short(study.budget, batch.steps, batch.learning_rate, batch.events)
-    return OverfitConfig.of(study, batch=batch, budget=budget)
-
-
-def for_trials(study: Study) -> dict[str, TrialConfig]:
-    """Role of each trial on the page, `trial-<name>-<seed>` -> its configuration."""
-    return {
-        trial_role(trial.name, seed): TrialConfig.of(
-            study,
-            trained=trial.trained,
-            budget=study.budget_of(trial),
-            seed=seed,
-            cell=f"{trial.name}, seed {seed}",
-        )
-        for trial in study.trials
-        for seed in study.trial_seeds
-    }
-
-
-def _short(given: Budget, steps: int, rate: float, batch: int) -> Budget:
-    """A budget of few steps at one rate, otherwise the given one."""
-    kept = ("beta_1", "beta_2", "weight_decay", "max_gradient_norm", "precision")
-    return Budget(
-        steps=steps,
-        effective_batch_examples=batch,
-        learning_rate=rate,
-        warmup_ratio=0.0,
-        decay="constant",
-        **{name: getattr(given, name) for name in kept},
-    )

@@ -8,7 +8,16 @@ from pydantic import Field, model_validator
 
 from tasks.data.limits import InputLimits
 from tasks.findings.configuration import Audit
-from tasks.icecube.configuration import Events, Generated, Network, RateTable, Scaling, SingleBatch, Split, Trial
+from tasks.icecube.configuration import (
+    Events,
+    Generated,
+    Network,
+    RateTable,
+    Scaling,
+    SingleBatch,
+    Split,
+    Trial,
+)
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.study import StudyBase
@@ -144,6 +153,15 @@ class Study(StudyBase):
     def budget_of(self, trial: Trial) -> Budget:
         return self.trial_budget.model_copy(update=trial.model_dump(include=OF_BUDGET, exclude_none=True))
 
+    def rates_budget(self, budget: Budget) -> Budget:
+        """A recommendation holds for the budget that it was made with: that of the training it is for."""
+        return _short(budget, self.rates.steps, self.rates.rates[0], budget.effective_batch_examples)
+
+    @property
+    def overfit_budget(self) -> Budget:
+        batch = self.overfit
+        return _short(self.budget, batch.steps, batch.learning_rate, batch.events)
+
     def changes_of(self, trial: Trial) -> list[str]:
         """Keys in which the trial differs from the training as it was found; none for the control."""
         given, before = (
@@ -153,6 +171,8 @@ class Study(StudyBase):
         return [name for name, value in given.items() if value != before[name]]
 
 
-def trial_role(name: str, seed: int) -> str:
-    """Name of a trial's handle on the page."""
-    return f"trial-{name}-{seed}"
+def _short(budget: Budget, steps: int, rate: float, batch: int) -> Budget:
+    """A budget of few steps at one rate, otherwise the given one."""
+    kept = {"beta_1", "beta_2", "weight_decay", "max_gradient_norm", "precision"}
+    few = Budget(steps=steps, effective_batch_examples=batch, learning_rate=rate, warmup_ratio=0.0, decay="constant")
+    return few.model_copy(update=budget.model_dump(include=kept))

@@ -7,7 +7,6 @@ from tasks.findings.figures import Estimated, forest
 from tasks.findings.table import Table
 from tasks.findings.trainings import training_curves
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
-from tasks.icecube.study import trial_role
 from tasks.icecube.words import degrees, ended, trial_verdict
 from tasks.training.trials.findings import Failure
 
@@ -20,7 +19,7 @@ def trial_table(results: FinalResults) -> Table:
     rows = []
     for name, trial in results.trials.items():
         largest = max(seed.gradient_norm_max for seed in trial.seeds.values())
-        run = results.run_of(trial_role(name, trial.seed))
+        run = results.run_of(f"{name}-{trial.seed}")
         rows.append([name, changes(trial), trial_verdict(trial), ended(trial), f"{largest:.3g}", run])
     return Table(
         "Each trial, by seeds: the mean angle on validation in degrees, at the end, of those that came to it, "
@@ -49,7 +48,7 @@ def failure_table(results: FinalResults) -> Table:
     for name, trial in results.trials.items():
         for seed, failed in trial.seeds.items():
             if (failure := failed.failure) is not None:
-                run, module = results.run_of(trial_role(name, failed.seed)), failure.module or "-"
+                run, module = results.run_of(f"{name}-{seed}"), failure.module or "-"
                 rows.append([name, seed, failure.step, failure.tensor, module, _events(failure), run])
     return Table(
         "Every trial that ended in numbers that are not finite: the step, the tensor, the module where it began, and "
@@ -91,7 +90,7 @@ def rate_table(results: FinalResults) -> Table:
     for inputs in (RAW, NORMALISED):
         for row in results.rates[inputs]:
             changes = ["-" if value is None else f"{value:+.2f}" for value in (row.mean, row.low, row.high)]
-            gradient, run = [f"{row.gradient_norm_max:.3g}", row.parameter], results.run_of(f"rates-{inputs}")
+            gradient, run = [f"{row.gradient_norm_max:.3g}", row.parameter], results.run_of(f"{inputs}_rates")
             rows.append([inputs, f"{row.rate:g}", row.seeds, row.failed, *changes, *gradient, run])
     return Table(
         f"Each rate, tried for {results.rate_steps} steps with several seeds: the change of the mean angle on "

@@ -70,7 +70,7 @@ AUDIT: list[tuple[Edit, str]] = [
 
 def configured_otherwise(role: str, path: Path) -> None:
     """Another configuration of the first training in `stage.json`."""
-    if role in ("trial-as-found-1", "none-0"):
+    if role in ("as-found-1", "none-0"):
         described = durable.read_json(path / "stage.json")
         described["configuration"]["budget"]["learning_rate"] = 0.5
         durable.write_json(path / "stage.json", described)

@@ -2,16 +2,17 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deployments.dag.walk import Handle, Walk
+from deployments.functions import Stage
 from flows import icecube
 from flows.command import settings
 from storage.errors import BadInput
 from tasks.icecube.configuration import Generated
-from tasks.icecube.stages import for_rates, for_trials
-from tasks.icecube.study import trial_role
+from tasks.icecube.study import Study
 from tests.tasks.icecube.tiny import PAGE, smoke
 
 FILES = "events={source: files, folder: /data, train: {first_batch: 1, last_batch: 3}, validation: %s}"
@@ -104,9 +105,15 @@ def test_a_training_that_takes_no_recommendation_does_not_wait_for_the_table(tmp
     assert train("rates.steps=9").run.fingerprint == train().run.fingerprint
 
 
+def called(stage: Stage, study: Study) -> dict[str, Any]:
+    """Cell -> configuration of the calls of a stage."""
+    calls = PAGE.walk(study, Walk("/nonexistent", "one"))
+    return {call.config.cell: call.config for call in calls if call.stage is stage}
+
+
 def test_a_recommendation_is_made_with_the_budget_of_the_training_that_takes_it():
     study = smoke("budget.effective_batch_examples=10", "budget.max_gradient_norm=0.25", "dropout=0.25")
-    normalised, raw = for_rates(study, "normalised"), for_rates(study, "raw")
+    raw, normalised = called(icecube.RATES, study).values()
     assert (normalised.budget.effective_batch_examples, normalised.budget.max_gradient_norm) == (10, 0.25)
     assert (normalised.dropout, raw.dropout, raw.budget.effective_batch_examples) == (0.25, 0.0, 20)
 
@@ -142,17 +149,17 @@ def test_every_suspicion_of_the_recorded_study_is_a_trial_with_its_one_change(na
 
 def test_what_a_trial_gives_reaches_its_stage():
     study = settings.read_study(PAGE, "quick", [], None)
-    configs = for_trials(study)
+    configs = called(icecube.TRIAL, study)
     assert len(configs) == 9 * 3 and {config.seed for config in configs.values()} == {1, 2, 3}
     for trial in study.trials:
         for seed in study.trial_seeds:
-            config = configs[trial_role(trial.name, seed)]
-            assert config.trained == trial.trained and config.cell == f"{trial.name}, seed {seed}"
+            config = configs[f"{trial.name}, seed {seed}"]
+            assert config.trained == trial.trained
             changed = {
                 name: value for name in ("learning_rate", "warmup_ratio") if (value := getattr(trial, name)) is not None
             }
             assert config.budget == study.trial_budget.model_copy(update=changed)
-    assert configs["trial-warm-up-1"].budget.warmup_ratio == 0.1
+    assert configs["warm-up, seed 1"].budget.warmup_ratio == 0.1
 
 
 def test_a_sweep_shows_the_numbers_that_the_page_names():

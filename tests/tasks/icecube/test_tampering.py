@@ -26,7 +26,7 @@ from tests.tasks.resealed import (
     unchanged,
 )
 
-NORMALISED, FAILED = "trial-normalise-1", "trial-exploding-rate-1"
+NORMALISED, FAILED = "normalise-1", "exploding-rate-1"
 
 
 def rows(role: str, change: Callable[[list[dict[str, Any]]], object], of: str = "rows") -> Edit:
@@ -45,7 +45,7 @@ def each(**changes: Callable[[Any], Any]) -> Callable[[list[dict[str, Any]]], ob
 
 def healed(stages: Stages) -> None:
     """The trial as found came to its end, at 20 degrees, by its metric rows and its records alike."""
-    found = stages["trial-as-found-1"]
+    found = stages["as-found-1"]
     each(angle_degrees=lambda _: 20.0)(found["rows"])
     each(angle_degrees=lambda _: 20.0)(found["metrics"])
 
@@ -94,20 +94,20 @@ REFUSED: list[tuple[str, Edit, Change, str]] = [
     ("report", edited("overfit", {"after": 89.0}), unchanged, "angle on one batch, which must be fitted, in degrees"),
     (
         "report",
-        rows("rates-raw", each(rate=lambda rate: 2 * rate)),
+        rows("raw_rates", each(rate=lambda rate: 2 * rate)),
         unchanged,
         "the records hold each rate and seed once",
     ),
-    ("report", rows("rates-raw", lambda of: of.pop()), unchanged, "the records hold each rate and seed once"),
+    ("report", rows("raw_rates", lambda of: of.pop()), unchanged, "the records hold each rate and seed once"),
     ("report", rows(NORMALISED, each(angle_degrees=lambda angle: 0.5 * angle), "metrics"), unchanged, "kept weights"),
     ("report", rows(NORMALISED, each(angle_degrees=lambda angle: 0.5 * angle)), unchanged, "kept weights give"),
     ("report", rows(NORMALISED, lambda of: of.pop(), "metrics"), unchanged, "normalise, seed 1 ends as its budget"),
-    ("report", rows("trial-as-found-1", each(step=lambda step: step // 2), "metrics"), unchanged, "ends as its budget"),
+    ("report", rows("as-found-1", each(step=lambda step: step // 2), "metrics"), unchanged, "ends as its budget"),
     ("report", edited(FAILED, {"failure": None}), unchanged, "exploding-rate, seed 1 left records, or failed"),
     ("report", nothing, file(NORMALISED, WEIGHTS, weights_of_another), "weights of the trainings: measured those of"),
-    ("audit", healed, unchanged, "by trial-as-found-1 is what the audit computes"),
+    ("audit", healed, unchanged, "by as-found-1 is what the audit computes"),
     ("audit", nothing, file(FAILED, f"{FOLDER}/model.safetensors", harmless), f"whether {FAILED} fails is what"),
-    ("audit", nothing, file(NORMALISED, WEIGHTS, negated), "by trial-normalise-1 is what the audit computes"),
+    ("audit", nothing, file(NORMALISED, WEIGHTS, negated), "by normalise-1 is what the audit computes"),
     ("audit", nothing, file("trained", WEIGHTS, negated), "by trained is what the audit computes"),
     (
         "audit",

@@ -17,10 +17,10 @@ import torch
 import transformers
 
 from deployments.dag.page import load_page
+from deployments.dag.walk import Walk
 from flows.command.settings import read_study
 from storage import durable
 from storage.errors import BadInput
-from tasks.icecube.stages import for_trials
 from tasks.inversion.stages import PilotConfig
 from tasks.language.configuration import LocalFiles
 from tasks.stage import numerics
@@ -232,8 +232,9 @@ def test_auto_leaves_a_network_that_is_bound_by_launches_to_the_cpu(monkeypatch)
     def pilot(study: Any) -> PilotConfig:
         return PilotConfig.of(study, budget=study.pilot_budget)
 
-    trials = for_trials(profile("icecube", "quick"))
-    energy, direction = pilot(profile("inversion", "quick")), trials["trial-normalise-1"]
+    calls = load_page("icecube").walk(profile("icecube", "quick"), Walk("/nonexistent", "one"))
+    direction = next(call.config for call in calls if call.config.cell == "normalise, seed 1")
+    energy = pilot(profile("inversion", "quick"))
     assert energy.multiplications() == 105_904 * 128 and direction.multiplications() == 100_675 * 64 * 24
     assert (taken(energy), taken(direction)) == ("cpu", "cuda")
     assert taken(pilot(profile("inversion", "inversion"))) == "cuda"
