@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tasks.findings.table import Table
 
+NOT_SHOWN = "Not shown, and to keep in mind:"
 COLUMNS = 78
 """The width of an e-mail."""
 
@@ -109,7 +110,7 @@ class Document:
             f"**{self.verdict}**" if self.verdict else "",
             self.lead,
             _points(self.numbers),
-            f"Not shown, and to keep in mind:\n\n{_points(self.not_shown)}" if self.not_shown else "",
+            f"{NOT_SHOWN}\n\n{_points(self.not_shown)}" if self.not_shown else "",
             self.question,
             _points(self.facts),
             *(section.markdown() for section in self.sections),

@@ -47,11 +47,16 @@ def require_gates(gates: Iterable[Gate]) -> list[Gate]:
     return gates
 
 
-def checked_section(gates: Sequence[Gate], audit: AuditResult) -> Section:
-    """What a report was asked before it was published."""
+def checks(gates: Sequence[Gate], audit: AuditResult) -> dict[str, Table | None]:
+    """The tables of what a report was asked before it was published."""
     table = Table(
         "What had to hold before any number was shown; else the study would have ended here.",
         ["gate", "measured", "required"],
         [[gate.name, gate.measured, gate.required] for gate in gates],
     )
-    return Section("What was checked", texts=[audit.in_words], tables=[*[table] * bool(gates), audit.table])
+    return {"gates": table if gates else None, "audit": audit.table}
+
+
+def checked_section(gates: Sequence[Gate], audit: AuditResult) -> Section:
+    """Those tables as a section."""
+    return Section("What was checked", texts=[audit.in_words], tables=[*filter(None, checks(gates, audit).values())])

@@ -6,7 +6,7 @@ from tasks.findings.final_results import Origins
 from tasks.findings.statistics.comparison import ArmMean, Comparison
 from tasks.findings.trainings import ArmsResults, TrainedArm
 from tasks.inversion.configuration import Mining
-from tasks.inversion.results import ProbeResult, SplitFacts, Trivial
+from tasks.inversion.results import NegativeFacts, ProbeResult, SplitFacts, Trivial
 from tasks.stage.result import Result
 
 ORIGINS = Origins(
@@ -80,6 +80,12 @@ class DescentPart(Result):
     def descent(self) -> float:
         return self.whole - self.without
 
+    @property
+    def share(self) -> float | None:
+        """Per cent of the whole that the descent makes, where the seeds show it and it is a part."""
+        part = self.descent / self.whole if self.shown and self.whole else 0.0
+        return 100 * part if 0 < part <= 1 else None
+
 
 class FinalResults(ArmsResults):
     """Everything that the report says, as numbers."""
@@ -109,3 +115,22 @@ class FinalResults(ArmsResults):
         """The comparisons that answer: of arms with mined negatives, where there are any."""
         every = [comparison for comparison in self.differences if comparison.reference == self.reference]
         return [comparison for comparison in every if self.arms[comparison.arm].mining.uses_descent] or every
+
+    @property
+    def other_than_descents(self) -> list[Comparison]:
+        parts = {(part.published, part.corrected) for part in self.descent_parts}
+        return [difference for difference in self.differences if (difference.arm, difference.reference) not in parts]
+
+    @property
+    def extreme_negatives(self) -> tuple[NegativeFacts, NegativeFacts, NegativeFacts, NegativeFacts]:
+        """Those nearest to singular, most often false, most often below the truth, and most alike, of as many steps as
+        the arm was trained with."""
+        minings, every = {name: arm.mining for name, arm in self.arms.items()}, self.probe.negatives
+        as_trained = [facts for facts in every if facts.descent_steps == minings[facts.arm].descent_steps]
+        mined = [facts for facts in as_trained if minings[facts.arm].uses_descent] or as_trained or every
+        return (
+            max(mined, key=lambda facts: facts.condition / facts.true_condition),
+            max(mined, key=lambda facts: facts.false_share),
+            max(mined, key=lambda facts: facts.below_share),
+            min(mined, key=lambda facts: facts.spread),
+        )

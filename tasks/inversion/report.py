@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from tasks.findings.arms import compare_arms, number_line
-from tasks.findings.document import Document, Figure, Section
+from tasks.findings.arms import compare_arms
+from tasks.findings.document import Document
 from tasks.findings.final_results import of_runs
-from tasks.findings.gates import checked_section
+from tasks.findings.prose import fill
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.statistics.comparison import Comparison, arm_mean
-from tasks.findings.trainings import arm_tables, cell_table, step_cautions, verdict
-from tasks.inversion import views, words
+from tasks.findings.trainings import arm_tables, cell_table
+from tasks.inversion import views
 from tasks.inversion.final_results import ArmFacts, DescentPart, EarlyStop, FinalResults
 from tasks.inversion.numbers import Cell, gates, pilot_of
 from tasks.inversion.results import MatricesResult, ProbeResult
@@ -27,57 +28,29 @@ def report(run: StageRun, config: ReportConfig, **inputs: StageInput) -> Publish
     """Verifies every byte that it reads; `inputs` are the stages by the names that the page gives them."""
     require_verified(inputs)
     results = final_results(config, inputs, run)
-    return publish_report(run, inputs, results, document(results, views.figures(results)))
+    return publish_report(run, inputs, results, document(results))
 
 
-def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
+def document(results: FinalResults) -> Document:
     """The report: answer, figures, tables."""
     outside = {name: arm.out_of_distribution for name, arm in results.arms.items()}
     kinds = {name: views.mined(arm.mining) for name, arm in results.arms.items()}
     split = results.splits["out_of_distribution"]
     of_arms = "Validation error (mean square over the entries of an inverse) by arm"
     of_outside = f"Error of the same networks on {split.matrices:,} matrices out of distribution"
-    return Document(
-        f"{results.study}: does mining negatives help?",
-        verdict(results, results.against_reference),
-        words.lead(results),
-        [number_line(comparison) for comparison in results.against_reference[:3]],
-        drawn["answer"],
-        words.not_shown(results),
-        words.QUESTION,
-        words.facts(results),
-        [
-            Section(
-                "The arms",
-                figures=[drawn[name] for name in ("arms", "dose") if name in drawn],
-                tables=arm_tables(results, of_arms, results.arms, results.differences, results.trivial.by_name, kinds),
-            ),
-            Section(
-                "Out of distribution",
-                texts=["Matrices that are harder, nearer to singular ones than any the networks were trained on."],
-                tables=arm_tables(results, of_outside, outside, results.out_of_distribution, split.trivial.by_name),
-            ),
-            Section(
-                "The trainings",
-                points=[*words.about_training(results), *step_cautions(results, words.number)],
-                figures=[drawn["ways"]],
-                tables=[
-                    cell_table(results, words.number, {"out of distribution": outside}),
-                    views.early_stop_table(results),
-                ],
-            ),
-            Section(
-                "The negatives",
-                texts=["Are hard negatives near-singular, or not wrong at all, or all alike?"],
-                points=words.about_negatives(results),
-                figures=[drawn["conditioning"]],
-                tables=[views.negative_table(results)],
-            ),
-            Section("The recorded study", points=[words.RECORDED_CLAIM], tables=[views.recorded_table()]),
-            checked_section(results.gates, results.audit),
-            Section("Limits", points=words.LIMITS),
-        ],
-    )
+    pieces = {
+        **views.figures(results),
+        "arm means": arm_tables(results, of_arms, results.arms, results.differences, results.trivial.by_name, kinds),
+        "arm means outside": arm_tables(
+            results, of_outside, outside, results.out_of_distribution, split.trivial.by_name
+        ),
+        "cells": cell_table(results, views.number, {"out of distribution": outside}),
+        "early stops": views.early_stop_table(results),
+        "negatives": views.negative_table(results),
+        "recorded": views.recorded_table(),
+    }
+    words = {"number": views.number, "standing": views.standing, "change": "{:+.2f}%".format}
+    return fill(Path(__file__).with_name("report.md"), results, pieces, **words)
 
 
 def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: StageRun) -> FinalResults:

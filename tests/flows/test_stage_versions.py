@@ -2,8 +2,8 @@
 
 `sources.json` lists for each module that stages are made of every source that it had: [digest, versions, why], where
 versions is what was raised for it ({"flows.robustness.BASE": 3}), or empty where results are the same. The digest is
-over the syntax tree without imports, docstrings, comments, and the words of errors. The frame (attempt, configuration,
-progress) is left out: what it passes on is in the fingerprint.
+over the syntax tree without imports, docstrings, comments, and the words of errors, and over a `report.md`. The frame
+(attempt, configuration, progress) is left out: what it passes on is in the fingerprint.
 """
 
 import ast
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from deployments.dag import sweep
 from deployments.dag.sources import page_names
-from flows import robustness
+from flows import inversion, robustness
 from tasks.stage.run import Stage
 from tests.conftest import REPOSITORY
 
@@ -44,6 +44,8 @@ def modules_of(work: str, repository: Path = REPOSITORY) -> dict[str, str]:
         waiting += imported
         if not module.startswith(FRAME) and module.rpartition(".")[2] not in CONFIGURATION:
             seen[module] = digest
+        if (prose := file.with_suffix(".md")).is_file():
+            seen[f"{module}.md"] = hashlib.sha256(prose.read_bytes()).hexdigest()[:16]
     return seen
 
 
@@ -105,7 +107,7 @@ def test_every_raised_version_stands_on_its_page_and_every_entry_says_why():
 
 
 def test_a_change_deep_in_what_a_stage_imports_is_seen_and_a_comment_or_an_error_s_words_are_not(tmp_path):
-    for file in (REPOSITORY / "tasks").rglob("*.py"):
+    for file in [*(REPOSITORY / "tasks").rglob("*.py"), *(REPOSITORY / "tasks").glob("*/report.md")]:
         copy = tmp_path / file.relative_to(REPOSITORY)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(file.read_text())
@@ -117,6 +119,9 @@ def test_a_change_deep_in_what_a_stage_imports_is_seen_and_a_comment_or_an_error
     order.write_text(before.replace("ROUNDS = 6", "ROUNDS = 5"))
     changed = modules_of(work, tmp_path).items() ^ modules_of(work).items()
     assert {module for module, _ in changed} == {"tasks.training.order"}
+    (tmp_path / "tasks" / "inversion" / "report.md").write_text("# another\n")
+    changed = modules_of(inversion.REPORT.work, tmp_path).items() ^ modules_of(inversion.REPORT.work).items()
+    assert "tasks.inversion.report.md" in {module for module, _ in changed}
 
 
 def test_the_condition_of_an_error_is_part_of_the_source(tmp_path):

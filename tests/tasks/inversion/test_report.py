@@ -9,12 +9,10 @@ from storage.errors import CheckFailed
 from tasks.findings.arms import compare_arms
 from tasks.findings.trainings import arm_tables, learning_caution, step_cautions, verdict
 from tasks.inversion.final_results import FinalResults
-from tasks.inversion.report import descent_parts, early_stop, stopped
+from tasks.inversion.report import descent_parts, document, early_stop, stopped
 from tasks.inversion.results import Trivial
-from tasks.inversion.views import dose, figures
-from tasks.inversion.words import lead, not_shown, standing
+from tasks.inversion.views import dose, figures, standing
 from tasks.training.trained import Trained
-from tests.docs.quotes import document
 from tests.flows.test_terminal import lines_at
 from tests.tasks.inversion.tiny import finished
 
@@ -40,11 +38,20 @@ def of(values: dict[str, dict[str, float]], min_seeds: int = 3, learned: bool = 
                 "mean": sum(of_arm.values()) / len(of_arm),
                 "learned": learned,
                 "cells": dict.fromkeys(of_arm, CELL),
+                "out_of_distribution": found.arms[name].out_of_distribution.model_copy(update={"values": of_arm}),
             }
         )
         for name, of_arm in values.items()
     }
-    changed = {"arms": arms, "differences": differences, "descent_parts": descent_parts("none", arms, differences)}
+    runs = found.runs | {f"{name}-{seed}": found.runs[f"{name}-0"] for name in values for seed in "23"}
+    negatives = [facts for facts in found.probe.negatives if facts.arm in values]
+    changed = {
+        "arms": arms,
+        "probe": found.probe.model_copy(update={"negatives": negatives}),
+        "runs": runs,
+        "differences": differences,
+        "descent_parts": descent_parts("none", arms, differences),
+    }
     return found.model_copy(update=changed | {"min_seeds": min_seeds, "seeds": [0, 1, 2, 3], "learned_ratio": 0.9})
 
 
@@ -86,18 +93,18 @@ SAME = VALUES | {name: dict(zip("0123", values, strict=True)) for name, values i
 )
 def test_an_arm_is_called_better_or_worse_only_where_the_seeds_show_it(given: dict[str, Any], said: str, lacking: str):
     results = of(**given)
-    assert answered(results) == said and lacking in " ".join(not_shown(results))
+    assert answered(results) == said and lacking in " ".join(document(results).not_shown)
     shown = {one.arm for one in results.differences if one.better or one.worse}
     assert bool(shown) == (not said.startswith(("Not shown", "No difference is shown")))
 
 
 def test_which_part_of_a_difference_is_the_descent_is_said() -> None:
-    (part,) = [line for line in not_shown(of(VALUES)) if "descent" in line]
+    (part,) = [line for line in document(of(VALUES)).not_shown if "descent" in line]
     assert part == (
         "**The descent's part**: adversarial-as-published differs from none by +30.62%, and adversarial, the same with "
         "the corrected descent, by +10.12%. The descent makes +20.49%, 67% of the difference, which the seeds show."
     )
-    assert "which is not shown to differ from none." in " ".join(not_shown(of(VALUES, min_seeds=5)))
+    assert "which is not shown to differ from none." in " ".join(document(of(VALUES, min_seeds=5)).not_shown)
 
 
 def test_arms_that_differ_in_something_else_are_told_as_such_and_not_as_descents() -> None:
@@ -109,13 +116,13 @@ def test_arms_that_differ_in_something_else_are_told_as_such_and_not_as_descents
     )
     arms = found.arms | {"adversarial-as-published": more}
     assert descent_parts("none", arms, found.differences) == []
-    said = not_shown(found.model_copy(update={"arms": arms, "descent_parts": []}))
+    said = document(found.model_copy(update={"arms": arms, "descent_parts": []})).not_shown
     assert "descent" not in " ".join(said)
 
 
 def test_an_arm_that_has_not_learned_is_compared_with_nothing() -> None:
     results = of(VALUES, learned=False)
-    assert "adversarial - none: not compared, as adversarial and none are not shown to learn" in lead(results)
+    assert "adversarial - none: not compared, as adversarial and none are not shown to learn" in document(results).lead
     table = arm_tables(results, "", results.arms, results.differences, {"zero": 3.0})[1].markdown()
     assert "not learned: adversarial and none" in table and "**worse**" not in table
     assert learning_caution(results) and not learning_caution(of(VALUES))
@@ -123,7 +130,7 @@ def test_an_arm_that_has_not_learned_is_compared_with_nothing() -> None:
 
 def test_the_table_on_disk_is_that_of_the_results() -> None:
     path = finished().path("inversion-report")
-    text = document("inversion", path / "final_results.json").markdown()
+    text = document(FinalResults.read_file(path / "final_results.json")).markdown()
     assert (path / "table.md").read_text().startswith(text.rstrip() + "\n\n## Provenance\n")
 
 
@@ -169,9 +176,9 @@ def test_a_study_of_doses_draws_the_error_over_them() -> None:
         )
         for steps in (10, 1, 3)
     }
-    assert not dose(found) and "dose" not in figures(found), "two descents are no doses"
+    assert dose(found) is None is figures(found)["dose"], "two descents are no doses"
     assert not dose(found.model_copy(update={"arms": found.arms | doses})), "they differ in their descent too"
-    drawn = dose(found.model_copy(update={"arms": {"none": found.arms["none"]} | doses}))["dose"]
+    drawn = dose(found.model_copy(update={"arms": {"none": found.arms["none"]} | doses}))
     assert "Validation error over the steps down the energy" in drawn.caption and "none beside it" in drawn.caption
     assert "1: 1.01; 3: 1.03; 10: 1.1." in drawn.svg
     both = {"other": mined.model_copy(update={"mining": mined.mining.model_copy(update={"noise_scale": 1.0})})}
