@@ -80,7 +80,9 @@ def _section(title: str, text: str, pieces: Pieces) -> Section:
     placed: list[Any] = []
     for piece in (pieces[name] for name in PLACE.findall(text)):
         placed += piece if isinstance(piece, Sequence) else [piece]
-    kinds = [[piece for piece in placed if isinstance(piece, kind)] for kind in (Figure, Excerpt, Table, Folded)]
+    kinds: list[list[Any]] = [
+        [piece for piece in placed if isinstance(piece, kind)] for kind in (Figure, Excerpt, Table, Folded)
+    ]
     return Section(title, texts, points, *kinds)
 
 
