@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the table of public names: `_public` reads it too
     from tasks.findings.document import Document, Excerpt, Figure, Folded, Section
     from tasks.findings.figures import Curve, Dots, Estimated, curves, dots, forest
     from tasks.findings.publish import publish, publish_report, require_verified
+    from tasks.findings.sweep.configuration import Swept
     from tasks.findings.table import Table
     from tasks.stage.command import Script
     from tasks.stage.configuration import Configuration, LocalPath, execution, scientific

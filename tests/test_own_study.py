@@ -263,6 +263,7 @@ def test_a_job_reads_the_copy_of_the_page_that_it_was_given(own, tmp_path):
         (("from ratchet import", "from ratchett import"), r"letters\.py:3: there is no module 'ratchett'$"),
         (("from ratchet import", "from tasks.report.publish import"), r"letters\.py:3: .*: .*from ratchet import"),
         (("def page(study", "def pages(study"), r"letters\.py:\d+: NameError: name 'page' is not defined"),
+        (("def page(", "NUMBERS_OF_A_SWEEP = []\n\n\ndef page("), r"letters\.py: NUMBERS_OF_A_SWEEP .*give METRICS_OF"),
         (("study: Study, stage", "study, stage"), r"letters\.py:\d+: a page is `def page\(study: Study, stage"),
         (("study.dropouts)", "study.dropuots)"), r"letters\.py:\d+: AttributeError: .*dropuots"),
         (("dropout=dropout, budget", "dropout=0.1, budget"), r"letters\.py:\d+: .*letters-train.* equal scientific"),

@@ -252,6 +252,11 @@ def _page_of(module: ModuleType, place: str) -> Page:
         )
     _require_defaults(model)
     page = Page(place, function, model)
+    if "NUMBERS_OF_A_SWEEP" in page.names:
+        raise BadInput(
+            f"{file}: NUMBERS_OF_A_SWEEP says of no number what is better, and is not read any more: give "
+            'METRICS_OF_A_SWEEP = [ratchet.Swept(title="loss", numbers="arms.{arm}.loss", higher=False)] in its place'
+        )
     for stage in stages_of(page):
         _function_of(stage, file)
     require_usable(own_files(page).values(), page.file.parent)
