@@ -143,15 +143,15 @@ def newest(folder: Path) -> AttemptRow | None:
 
 def seconds_of(folder: Path) -> float | None:
     """The attempts' total time in seconds, of one that was killed to its last heartbeat; None when none is known."""
-    times = [
-        (record.get("started_at"), record.get("ended_at") or _last_beat(folder, record)) for record in records(folder)
-    ]
+    times = [(record.get("started_at"), ended_at(folder, record)) for record in records(folder)]
     spans = [end - start for start, end in times if start and end]
     return sum(spans) if spans else None
 
 
-def _last_beat(folder: Path, record: AttemptRow) -> float | None:
-    return read(folder.parent / "locks" / f"{record.get('attempt')}.alive").get("at")
+def ended_at(folder: Path, record: AttemptRow) -> float | None:
+    """When an attempt ended: one that was killed, at its last heartbeat; None where that is not known."""
+    alive = folder.parent / "locks" / f"{record.get('attempt')}.alive"
+    return record.get("ended_at") or read(alive).get("at")
 
 
 def started_by() -> str:

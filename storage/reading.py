@@ -186,6 +186,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "attempts": dict.fromkeys(("host", "hardware", "end_state", "slurm_job_id", "slurm_job_name", "started_by"), str)
     | dict.fromkeys((*SECONDS, "peak_memory_bytes"), NUMBER)
     | {"attempt": int, "began_at": [int], "diagnosis": DIAGNOSIS, "source": {}, "numerics": {}, "versions": {}},
+    "locks": {"at": NUMBER},
     "jobs": dict.fromkeys(("name", "flow_run", "state_id", "job_id"), str)
     | dict.fromkeys(("number", "cpus", "gpus", "attempts_before"), int)
     | dict.fromkeys(("submitted_at", "ended_at", "memory_gb", "memory_cap_gb", "time_limit_minutes"), NUMBER)

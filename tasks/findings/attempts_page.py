@@ -5,12 +5,11 @@ the stage's outputs and every digest, and the report has the same bytes after an
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage import durable
-from storage.attempts import exactness, records
+from storage import attempts, durable
 from storage.run_directory import RunDirectory
 from tasks.findings.dag import Dag
 from tasks.findings.dag_figure import dag_figure
@@ -45,130 +44,85 @@ class Attempt:
 
 def attempts_of(directory: Path) -> list[Attempt]:
     """The attempts at a stage that left a record in its run directory, in their order."""
-    attempts = []
-    for record in records(directory / "attempts"):
-        started, ended = record["started_at"], record.get("ended_at")
-        attempts.append(
-            Attempt(
-                number=record["attempt"],
-                started_at=started,
-                ended_at=ended or max(started, _last_sign_of_life(directory, record["attempt"])),
-                end=in_words(end_state) if (end_state := record.get("end_state")) else "killed",
-                host=record.get("host") or "unknown",
-                device=(record.get("numerics") or {}).get("device_model") or "-",
-                job=record.get("slurm_job_id") or "-",
-                cpu_seconds=record.get("cpu_seconds") or 0.0,
-                peak_memory_bytes=record.get("peak_memory_bytes") or 0,
-            )
+    folder = directory / "attempts"
+    return [
+        Attempt(
+            number=record["attempt"],
+            started_at=record["started_at"],
+            ended_at=attempts.ended_at(folder, record) or record["started_at"],
+            end=in_words(end_state) if (end_state := record.get("end_state")) else "killed",
+            host=record.get("host") or "unknown",
+            device=(record.get("numerics") or {}).get("device_model") or "-",
+            job=record.get("slurm_job_id") or "-",
+            cpu_seconds=record.get("cpu_seconds") or 0.0,
+            peak_memory_bytes=record.get("peak_memory_bytes") or 0,
         )
-    return attempts
+        for record in attempts.records(folder)
+    ]
 
 
 def publish_attempts(run: StageRun, dag: Dag) -> None:
     """Writes `attempts.html` about every run of `dag` but this one, which is still at work."""
-    attempts = {name: attempts_of(node.path) for name, node in dag.nodes.items() if node.path != run.directory}
-    times = {name: told(rows_at_the_end(dag.nodes[name].path / "timing.jsonl")) for name in attempts}
     run.lock.check()
-    others = [node for node in dag.nodes.values() if node.path != run.directory]
-    exact = [f"{node.label}: {said}." for node in others if (said := exactness(_run(node.path)))]
-    durable.write_bytes(run.directory / ATTEMPTS, _page(run.run.study, dag, attempts, times, exact).encode())
+    durable.write_bytes(run.directory / ATTEMPTS, _page(run, dag).encode())
 
 
-def _last_sign_of_life(directory: Path, number: int) -> float:
-    try:
-        return float(durable.read_json(directory / "locks" / f"{number:d}.alive")["at"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0.0
-
-
-def _run(path: Path) -> RunDirectory:
-    return RunDirectory(path.parents[2], path.parts[-3], path.parts[-2], path.name)
-
-
-def _page(
-    title: str,
-    dag: Dag,
-    attempts: Mapping[str, Sequence[Attempt]],
-    times: Mapping[str, Sequence[str]],
-    exact: Sequence[str],
-) -> str:
-    took = {name: duration(_seconds(of_run)) for name, of_run in attempts.items() if of_run}
-    labels = {name: dag.nodes[name].label for name in attempts}
-    sections = [
-        Section("Every stage", figures=[dag_figure(dag.with_notes(took))], tables=[_stage_table(labels, attempts)]),
-        Section("Every attempt", tables=[_attempt_table(labels, attempts)]),
+def _page(run: StageRun, dag: Dag) -> str:
+    nodes = {name: node for name, node in dag.nodes.items() if node.path != run.directory}
+    by_run = {name: attempts_of(node.path) for name, node in nodes.items()}
+    took = {name: duration(sum(one.seconds for one in of_run)) for name, of_run in by_run.items() if of_run}
+    runs = {name: RunDirectory(node.path.parents[2], *node.path.parts[-3:]) for name, node in nodes.items()}
+    exact = [f"{nodes[name].label}: {said}." for name, of in runs.items() if (said := attempts.exactness(of))]
+    times = {name: told(rows_at_the_end(of.timing_file)) for name, of in runs.items()}
+    phases = [[nodes[name].label, "; ".join(lines), name] for name, lines in times.items() if lines]
+    rows = [
+        [
+            *(nodes[name].label, one.number, _date(one.started_at), f"{one.seconds / 60:,.2f}", one.end),
+            *(
+                f"{one.cpu_seconds / 60:,.2f}",
+                f"{one.peak_memory_bytes / 1e9:.2f}",
+                one.host,
+                one.device,
+                one.job,
+                name,
+            ),
+        ]
+        for name, of_run in by_run.items()
+        for one in of_run
     ]
-    if rows := [[labels[name], "; ".join(lines), name] for name, lines in times.items() if lines]:
-        told_of = "The time of each training by phase; of a long one, of the newest of its steps."
-        sections.insert(1, Section("Every training", tables=[Table(told_of, ["stage", "time by phase", "run"], rows)]))
+    of_attempts = (
+        "Each attempt: minutes, how it ended (one that was killed, at its last sign of life), minutes of processors, "
+        "the most memory that its process had by then in GB (not that of a GPU), on what it ran, its job on SLURM."
+    )
+    head = ["stage", "attempt", "began", "minutes", "ended", "processor", "memory", "host", "device", "job", "run"]
+    of_phases = "The time of each training by phase; of a long one, of the newest of its steps."
     document = Document(
-        f"{title}: attempts",
+        f"{run.run.study}: attempts",
         question="When and where each stage worked, how long, and what it used. Nothing here is part of a result: "
         "another run gives the same results in another time. The stage that wrote this page is not on it: it was still "
         "at work. Dates are in UTC, by the clocks of the hosts.",
-        facts=[*_totals([attempt for of_run in attempts.values() for attempt in of_run]), *exact],
-        sections=sections,
+        facts=[*_totals([one for of_run in by_run.values() for one in of_run]), *exact],
+        sections=[
+            Section("Every stage", figures=[dag_figure(dag.with_notes(took))]),
+            *[Section("Every training", tables=[Table(of_phases, ["stage", "time by phase", "run"], phases)])]
+            * bool(phases),
+            Section("Every attempt", tables=[Table(of_attempts, head, rows)]),
+        ],
     )
     return html_page(document, beside=[Link("report.html", "report.html")])
 
 
-def _totals(attempts: Sequence[Attempt]) -> list[str]:
-    if not attempts:
+def _totals(every: Sequence[Attempt]) -> list[str]:
+    if not every:
         return []
-    begun, ended = min(attempt.started_at for attempt in attempts), max(attempt.ended_at for attempt in attempts)
-    hosts = ", ".join(dict.fromkeys(attempt.host for attempt in attempts))
+    hosts = ", ".join(dict.fromkeys(one.host for one in every))
     return [
-        f"{len(attempts):,} attempts worked for {duration(_seconds(attempts))} together (processors: "
-        f"{duration(_cpu_seconds(attempts))}), on {hosts}. The first began {_date(begun)}, the last ended "
-        f"{_date(ended)}. The most memory that a process of them had was {_gigabytes(attempts)} GB."
+        f"{len(every):,} attempts worked for {duration(sum(one.seconds for one in every))} together (processors: "
+        f"{duration(sum(one.cpu_seconds for one in every))}), on {hosts}. The first began "
+        f"{_date(min(one.started_at for one in every))}, the last ended {_date(max(one.ended_at for one in every))}. "
+        f"The most memory that a process of them had was {max(one.peak_memory_bytes for one in every) / 1e9:.2f} GB."
     ]
-
-
-def _stage_table(labels: Mapping[str, str], attempts: Mapping[str, Sequence[Attempt]]) -> Table:
-    rows = []
-    for name, of_run in attempts.items():
-        if of_run:
-            dates = [_date(of_run[0].started_at), _date(of_run[-1].ended_at)]
-            used = [_minutes(_seconds(of_run)), _minutes(_cpu_seconds(of_run)), _gigabytes(of_run)]
-            machines = zip(*((attempt.host, attempt.device) for attempt in of_run), strict=True)
-            where = [", ".join(dict.fromkeys(names)) for names in machines]
-            rows.append([labels[name], *dates, len(of_run), *used, *where, name])
-    return Table(
-        "Each stage: when its first attempt began and its last one ended, minutes of all attempts together and of the "
-        "processors, the most memory that its process had by then in GB (not that of a GPU), and on what it ran.",
-        ["stage", "began", "ended", "attempts", "minutes", "processor", "memory", "host", "device", "run"],
-        rows,
-    )
-
-
-def _attempt_table(labels: Mapping[str, str], attempts: Mapping[str, Sequence[Attempt]]) -> Table:
-    rows = []
-    for name, of_run in attempts.items():
-        for one in of_run:
-            when = [_date(one.started_at), _minutes(one.seconds), one.end]
-            rows.append([labels[name], one.number, *when, one.host, one.device, one.job, name])
-    return Table(
-        "Each attempt: how it ended (one that was killed, at its last sign of life), and its job on SLURM.",
-        ["stage", "attempt", "began", "minutes", "ended", "host", "device", "job", "run"],
-        rows,
-    )
-
-
-def _seconds(attempts: Sequence[Attempt]) -> float:
-    return sum(attempt.seconds for attempt in attempts)
-
-
-def _cpu_seconds(attempts: Sequence[Attempt]) -> float:
-    return sum(attempt.cpu_seconds for attempt in attempts)
 
 
 def _date(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:,.2f}"
-
-
-def _gigabytes(attempts: Sequence[Attempt]) -> str:
-    return f"{max(attempt.peak_memory_bytes for attempt in attempts) / 1e9:.2f}"

@@ -5,9 +5,10 @@ in each column the order of what its boxes are joined with.
 """
 
 import html
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+
+import networkx as nx
 
 from tasks.findings.dag import Dag, Node
 from tasks.findings.document import Figure
@@ -35,29 +36,24 @@ Lines = list[list[str]]
 
 
 def dag_figure(dag: Dag, name: str = "stages") -> Figure:
-    """The picture; `name` is its file's, and begins its ids."""
+    """The picture; `name` is its file's, and begins its ids. Each run stands as near to what reads it as it can, so
+    that those of a kind stand together."""
     stages = dict.fromkeys(node.stage for node in dag.nodes.values())
     description = f"{len(dag.nodes)} runs of {len(stages)} stages: {', '.join(stages)}."
-    columns = _columns(dag)
+    from_the_end = nx.topological_generations(_graph(dag).reverse())
+    columns = [sorted(names, key=[*dag.nodes].index) for names in from_the_end][::-1]
     if max(map(len, columns)) > MOST_IN_A_COLUMN:
         columns, dag = _by_stage(columns, dag)
-    lines = _add_bends(columns, _reduce({run: node.inputs for run, node in dag.nodes.items()}))
+    lines = _add_bends(columns, dag)
     _order(columns, lines, dag)
     return Figure(name, _svg(name, description, columns, lines, dag), CAPTION, wide=True)
 
 
-def _columns(dag: Dag) -> Columns:
-    """Each run stands as near to what reads it as it can, so that those of a kind stand together."""
-    before_end: dict[str, int] = {}
-    for name, node in reversed(dag.nodes.items()):
-        steps = before_end.setdefault(name, 0)
-        for source in node.inputs:
-            before_end[source] = max(before_end.get(source, 0), steps + 1)
-    last = max(before_end.values())
-    columns: Columns = [[] for _ in range(last + 1)]
-    for name in dag.nodes:
-        columns[last - before_end[name]].append(name)
-    return columns
+def _graph(dag: Dag) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    graph.add_nodes_from(dag.nodes)
+    graph.add_edges_from((source, name) for name, node in dag.nodes.items() for source in node.inputs)
+    return graph
 
 
 def _by_stage(columns: Columns, dag: Dag) -> tuple[Columns, Dag]:
@@ -74,26 +70,14 @@ def _by_stage(columns: Columns, dag: Dag) -> tuple[Columns, Dag]:
     return [list(dict.fromkeys(box[name] for name in names)) for names in columns], Dag(nodes)
 
 
-def _reduce(reads: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
-    """The transitive reduction: of what a run reads only what it gets through no other of its inputs.
-
-    `reads` names inputs before their readers.
-    """
-    ancestors: dict[str, set[str]] = {}
-    for name, inputs in reads.items():
-        ancestors[name] = set(inputs).union(*(ancestors[source] for source in inputs))
-    return {
-        name: [source for source in inputs if not any(source in ancestors[other] for other in inputs)]
-        for name, inputs in reads.items()
-    }
-
-
-def _add_bends(columns: Columns, reads: Mapping[str, Iterable[str]]) -> Lines:
-    """The lines; those from one box share their bend in a column that they pass, which is added to `columns`."""
+def _add_bends(columns: Columns, dag: Dag) -> Lines:
+    """The lines, without those from what a run gets through another of its inputs too; those from one box share their
+    bend in a column that they pass, which is added to `columns`."""
     column_of = {name: number for number, names in enumerate(columns) for name in names}
+    direct = nx.transitive_reduction(_graph(dag))
     lines = []
-    for reader, inputs in reads.items():
-        for source in inputs:
+    for reader, node in dag.nodes.items():
+        for source in filter(direct.pred[reader].__contains__, node.inputs):
             bends = [f"{source}>{number}" for number in range(column_of[source] + 1, column_of[reader])]
             for number, bend in enumerate(bends, column_of[source] + 1):
                 if bend not in columns[number]:

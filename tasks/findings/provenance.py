@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +32,6 @@ class Provenance(Result):
     external: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class AttemptFacts:
-    """The commit and package versions in the record of the attempt that finished a stage.
-
-    The report shows them; `final_results.json` does not hold them, as they are facts of no result.
-    """
-
-    source: dict[str, Any]
-    versions: dict[str, Any]
-
-
 def provenance(stages: Mapping[str, StageInput]) -> dict[str, Provenance]:
     """Stage -> its provenance."""
     rows = {}
@@ -59,12 +47,11 @@ def provenance(stages: Mapping[str, StageInput]) -> dict[str, Provenance]:
     return rows
 
 
-def _sources(stages: Mapping[str, StageInput]) -> dict[str, AttemptFacts]:
-    """Stage -> the commit and the versions with which it was finished."""
-    records = {name: attempts.newest(stage.run.attempts) or {} for name, stage in stages.items()}
-    return {
-        name: AttemptFacts(record.get("source") or {}, record.get("versions") or {}) for name, record in records.items()
-    }
+def _recorded(stages: Mapping[str, StageInput], field: str) -> dict[str, dict[str, Any]]:
+    """Stage -> its `source`, or `versions`, in the record of the attempt that finished it. The report shows them, and
+    `final_results.json` does not hold them, as they are facts of no result."""
+    records: dict[str, Any] = {name: attempts.newest(stage.run.attempts) or {} for name, stage in stages.items()}
+    return {name: record.get(field) or {} for name, record in records.items()}
 
 
 def run_directories(stages: Mapping[str, StageInput], root: Path) -> dict[str, str]:
@@ -84,26 +71,21 @@ def run_name(directory: str) -> str:
 
 def provenance_section(run: StageRun, stages: Mapping[str, StageInput], dag: Dag) -> Section:
     """The origin of every number: the picture of the stages, how they are made again, what they read and wrote."""
-    runs, origins, recorded = run_directories(stages, run.run.root), provenance(stages), _sources(stages)
+    runs, origins, sources = run_directories(stages, run.run.root), provenance(stages), _recorded(stages, "source")
     tables = [
-        _stage_table(runs, origins, recorded),
-        _own_table(recorded),
+        _stage_table(runs, origins, sources),
+        _own_table(sources),
         _external_table(origins),
         _table_by_value(
             "Numerics of every stage: on what the bits of a result depend beside configuration and data.",
             {stage: origin.numerics for stage, origin in origins.items()},
         ),
         _table_by_value(
-            "Versions, as the attempt recorded them that finished the stage.",
-            {stage: facts.versions for stage, facts in recorded.items()},
+            "Versions, as the attempt recorded them that finished the stage.", _recorded(stages, "versions")
         ),
     ]
     in_full = {
-        stage: {
-            "fingerprint": origin.fingerprint,
-            "outputs_digest": origin.outputs_digest,
-            "source": recorded[stage].source,
-        }
+        stage: {"fingerprint": origin.fingerprint, "outputs_digest": origin.outputs_digest, "source": sources[stage]}
         for stage, origin in origins.items()
     }
     return Section(
@@ -124,11 +106,11 @@ def provenance_section(run: StageRun, stages: Mapping[str, StageInput], dag: Dag
 
 
 def _stage_table(
-    runs: Mapping[str, str], provenance: Mapping[str, Provenance], sources: Mapping[str, AttemptFacts]
+    runs: Mapping[str, str], provenance: Mapping[str, Provenance], sources: Mapping[str, dict[str, Any]]
 ) -> Table:
     rows = []
     for stage, directory in runs.items():
-        of, source = provenance[stage], sources[stage].source
+        of, source = provenance[stage], sources[stage]
         commit, dirty = source.get("commit") or "unknown", source.get("dirty_digest") or "none"
         place = Link(directory, f"{ROOT_OF_RUNS}/{directory}/")
         rows.append([stage, place, of.stage_version, of.outputs_digest[:12], commit[:12], dirty[:12]])
@@ -140,7 +122,7 @@ def _stage_table(
     )
 
 
-def _own_table(sources: Mapping[str, AttemptFacts]) -> Table:
+def _own_table(sources: Mapping[str, dict[str, Any]]) -> Table:
     return Table(
         "Code of one's own: the study's file, the digest of what it is made of, which .sources of the root keeps by "
         "this name, and the repository in which it lies.",
@@ -153,8 +135,8 @@ def _own_table(sources: Mapping[str, AttemptFacts]) -> Table:
                 (source.get("own_commit") or ("none" if "own_commit" in source else "unknown"))[:12],
                 (source.get("own_dirty_digest") or ("none" if source.get("own_commit") else "not known to git"))[:16],
             ]
-            for stage, facts in sources.items()
-            if (source := facts.source).get("own_page")
+            for stage, source in sources.items()
+            if source.get("own_page")
         ],
     )
 

@@ -58,23 +58,12 @@ def test_a_stage_has_the_time_of_all_its_attempts_and_a_killed_one_ended_at_its_
     assert (finished.seconds, finished.end, finished.device, finished.job) == (60.0, "finished", "H200", "4711")
 
 
-def test_the_page_shows_dates_time_memory_host_and_device_of_each_stage_and_attempt(tmp_path, run):
+def test_the_page_shows_dates_time_memory_host_and_device_of_each_attempt(tmp_path, run):
     page, _ = page_of(tmp_path, run)
-    stage, first, second = rows(page)
-    dates = ["2023-11-14 22:15:00", "2023-11-14 22:17:40"]
-    assert stage == ["fit (<wide>)", *dates, "2", "1.50", "1.50", "3.00", "node-1, node-2", "-, H200", "a" * 12]
-    assert first == ["fit (<wide>)", "1", dates[0], "0.50", "killed", "node-1", "-", "-", "a" * 12]
-    assert second == [
-        "fit (<wide>)",
-        "2",
-        "2023-11-14 22:16:40",
-        "1.00",
-        "finished",
-        "node-2",
-        "H200",
-        "4711",
-        "a" * 12,
-    ]
+    one = ["fit (<wide>)", "1", "2023-11-14 22:15:00", "0.50", "killed", "0.00", "0.00", "node-1", "-", "-", "a" * 12]
+    used = ["2", "2023-11-14 22:16:40", "1.00", "finished", "1.50", "3.00", "node-2", "H200", "4711"]
+    assert rows(page) == [one, ["fit (<wide>)", *used, "a" * 12]]
+    assert "the last ended 2023-11-14 22:17:40" in page
     assert "2 attempts worked for 1 min 30 s together (processors: 1 min 30 s), on node-1, node-2." in page
     assert f"{'a' * 12} · 1 min 30 s" in page, "in the picture"
 
@@ -84,7 +73,9 @@ def test_it_is_no_output_so_no_digest_hangs_on_a_clock(tmp_path, run):
     assert work.outputs == ["stage.json", "result.json"]
 
 
-def test_half_a_record_says_nothing(run):
+def test_half_a_record_says_nothing_and_no_heartbeat_of_another_kind_is_believed(run):
+    durable.write_json(run.path / "locks" / "1.alive", {"at": "soon"})
+    assert [one.seconds for one in attempts_of(run.path)] == [0.0, 60.0]
     (run.attempts / "0001.json").write_text("{")
     assert [one.number for one in attempts_of(run.path)] == [2]
 

@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 
 from storage import durable
 from storage.run_directory import RunDirectory
-from tasks.findings import dag_figure as drawing
 from tasks.findings.dag import Dag, Node
 from tasks.findings.dag_figure import dag_figure
 from tasks.stage.run import StageInput
@@ -99,9 +98,9 @@ def test_no_two_boxes_overlap_and_no_line_runs_through_one(tmp_path):
 
 
 def test_what_a_run_reads_by_way_of_another_has_no_line_of_its_own():
-    assert drawing._reduce({"a": [], "b": ["a"], "c": ["a", "b"], "d": ["a", "c"]}) == {
-        "a": [], "b": ["a"], "c": ["b"], "d": ["c"]
-    }  # fmt: skip
+    reads = {"a": (), "b": ("a",), "c": ("a", "b"), "d": ("a", "c")}
+    svg = dag_figure(Dag({name: Node(name, "", Path(name), inputs) for name, inputs in reads.items()})).svg
+    assert re.findall(r'<path d="([^"]+)"', svg)[0].count("C") == 3, "a to b, b to c, c to d"
 
 
 def test_very_many_runs_of_a_stage_are_one_box_that_says_how_many(tmp_path):
