@@ -28,9 +28,10 @@ from tasks.icecube.stages import RatesConfig
 from tasks.icecube.training import Prepared, judge, losses
 from tasks.stage.run import StageInput
 from tasks.training.loader import micro_batches
-from tasks.training.loop import initial_state, matmul_precision, optimizer_step
+from tasks.training.loop import initial_state
 from tasks.training.order import FileOrder, Order, as_stored, example_at
 from tasks.training.schedule import Schedule
+from tasks.training.step import matmul_precision, optimizer_step
 
 PEERS = Path(__file__).parents[1] / ".venv-peers"
 BATCH, ROUNDS = 64, 3

@@ -13,10 +13,11 @@ from benchmarks import language
 from tasks.stage.run import StageRun
 from tasks.training.budget import Budget
 from tasks.training.loader import micro_batches
-from tasks.training.loop import METRICS_EVERY_STEPS, _restore, optimizer_step
+from tasks.training.loop import METRICS_EVERY_STEPS, _restore
 from tasks.training.saver import Saver
 from tasks.training.schedule import Schedule
 from tasks.training.state import Position, State
+from tasks.training.step import optimizer_step
 from tests.tasks.tiny import stage_run
 
 POSITIONS = (1_000, 1_000_000)

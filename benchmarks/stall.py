@@ -17,10 +17,10 @@ from pathlib import Path
 from benchmarks import language
 from tasks.training.budget import Budget
 from tasks.training.loader import micro_batches
-from tasks.training.loop import optimizer_step
 from tasks.training.saver import Saver
 from tasks.training.schedule import Schedule
 from tasks.training.state import Position, State
+from tasks.training.step import optimizer_step
 from tests.tasks.tiny import stage_run
 
 

@@ -17,9 +17,10 @@ from storage.errors import CheckFailed, NumericalFailure
 from tasks.stage.execution import Execution
 from tasks.training.gradients import norm_in_fp64
 from tasks.training.loader import micro_batches
-from tasks.training.loop import initial_state, matmul_precision, optimizer_step
+from tasks.training.loop import initial_state
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
+from tasks.training.step import matmul_precision, optimizer_step
 from tasks.training.trials.findings import SingleBatchFit, Tried
 
 

@@ -1,0 +1,120 @@
+"""One optimizer step: the losses and gradients of a window, and an end before what is not finite changes a weight."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from storage.errors import BadInput
+from tasks.stage.generators import generator_tensors
+from tasks.training.budget import Budget
+from tasks.training.culprits import FailedStep, Step
+from tasks.training.gradients import norm_in_fp64
+from tasks.training.loader import MicroBatches, examples_of
+from tasks.training.problem import Problem
+from tasks.training.schedule import Schedule
+from tasks.training.state import Position, State, StepStart
+
+
+@contextmanager
+def matmul_precision(model: nn.Module, budget: Budget) -> Iterator[None]:
+    """Allows TF32 where the budget says so; elsewhere `tasks.stage.numerics` keeps it off."""
+    if budget.precision == "tf32" and next(model.parameters()).device.type != "cuda":
+        raise BadInput("budget.precision is tf32, which only a GPU has (Ampere or later): take fp32 or bf16 here")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = budget.precision == "tf32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+def optimizer_step(
+    problem: Problem,
+    schedule: Schedule,
+    state: State,
+    batches: MicroBatches,
+    micro_batch_examples: int,
+    seed: int,
+    see: Callable[[float], None] = lambda norm: None,
+    network: nn.Module | None = None,
+) -> None:
+    """Accumulates the micro-batches of one window, each divided by the weight of the whole window, and steps.
+
+    `see` is called with the global norm of the gradients while they are in the model, finite and not yet clipped.
+    `network` is the model in another form, compiled for example, in which it computes the losses.
+    Raises FailedStep before anything of the model was changed.
+    """
+    budget, step = schedule.budget, state.position.step + 1
+    epoch, _, count = schedule.window(step)
+    weight: float = count
+    if problem.weights is not None:
+        weight = problem.window_weight(examples_of(schedule, problem.order, seed, step), epoch)
+    if not problem.model.training:  # after a validation: to tell every module takes a millisecond
+        problem.model.train()
+    device = state.parameters[0].device
+    generators = generator_tensors(device.type == "cuda")
+    for group in problem.optimizer.param_groups:
+        group["lr"] = learning_rate(schedule, state.position, step)
+    ahead = None if state.ahead is None or state.ahead.waits_at == step else state.ahead
+    start = StepStart(problem.model) if ahead else None
+    sums, examples = [], []
+    for indices, batch in islice(batches, math.ceil(count / micro_batch_examples)):
+        micro_sum = _summed(problem, budget, problem.model if network is None else network, batch)
+        (micro_sum / weight).backward()
+        sums.append(micro_sum.detach())
+        examples.append(indices)
+    gradients = [p.grad for p in state.parameters if p.grad is not None]
+    total = nn.utils.get_total_norm(gradients)
+    numbers, found_inf = torch.stack([*sums, total]), None
+    if ahead and start:
+        found_inf = ahead.launch(start, step, weight, numbers)
+    else:
+        *loss_sums, norm = numbers.tolist()  # the only moment of a step that waits for a GPU
+        if not math.isfinite(norm):
+            norm = float(total := norm_in_fp64(gradients))
+        attempted = Step(step, epoch, examples, weight, generators, budget.precision == "bf16")
+        _require_finite(problem.model, attempted, loss_sums, norm)  # before clipping spreads what is not finite
+        loss, guarded = sum(loss_sums) / weight, state.position.guard
+        if budget.guard and guarded:
+            guarded.require_no_spike(budget.guard, step, loss, np.concatenate(examples).tolist())
+            guarded.add(loss)
+        see(norm)
+        state.position.count(loss_sums, norm, weight, budget.max_gradient_norm)
+    state.changing = True
+    nn.utils.clip_grads_with_norm_(state.parameters, budget.max_gradient_norm, total)
+    problem.optimizer.found_inf = found_inf  # as torch's GradScaler hands it over
+    problem.optimizer.step()
+    problem.optimizer.zero_grad(set_to_none=True)
+    if state.average is not None:
+        state.average.update_parameters(problem.model)
+    state.position.step = step
+    state.changing = False
+
+
+def _summed(problem: Problem, budget: Budget, network: nn.Module, batch: Any) -> torch.Tensor:
+    device = next(problem.model.parameters()).device
+    with torch.autocast(device.type, torch.bfloat16, enabled=budget.precision == "bf16"):
+        return problem.losses(network, batch).float().sum()
+
+
+def learning_rate(schedule: Schedule, position: Position, step: int) -> float:
+    """The rate used in `step`: that of the schedule, divided for each time that the training went back."""
+    rate, guard = schedule.learning_rate(step), schedule.budget.guard
+    return rate / position.guard.divisor(guard) if guard and position.guard else rate
+
+
+def _require_finite(model: nn.Module, attempted: Step, loss_sums: list[float], norm: float) -> None:
+    """Raises FailedStep naming the batch and the tensor, before the weights change."""
+    for loss_sum, indices in zip(loss_sums, attempted.examples, strict=True):
+        if not math.isfinite(loss_sum):
+            raise FailedStep(attempted, indices.tolist(), "the loss")
+    if not math.isfinite(norm):
+        culprit = next(
+            name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()
+        )
+        raise FailedStep(attempted, np.concatenate(attempted.examples).tolist(), f"the gradient of {culprit}")
