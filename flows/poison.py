@@ -9,67 +9,60 @@ the DAG.
     python -m flows.poison --profile quick
 """
 
-from typing import Any, TypeVar
+from collections import defaultdict
 
-from deployments.dag.walk import Dispatcher, Handle
-from deployments.study_flow import study_flow
+from deployments.dag.walk import Handle
+from deployments.functions import Stage, study
 from tasks.findings.sweep.configuration import Swept
 from tasks.language.stages import LabelledConfig
 from tasks.poison import stages
 from tasks.poison.study import Study
-from tasks.stage.run import Stage
-from tasks.stage.study import StageConfiguration
-
-Config = TypeVar("Config", bound=StageConfiguration)
 
 POOL = Stage("poison-pool", LabelledConfig, "tasks.language.labelled:labelled", needs="cpu")
-POISON = Stage("poison-poison", stages.PoisonConfig, "tasks.poison.rows:poison", version=2, needs="cpu")
+POISON = Stage("poison-poison", stages.PoisonConfig, "tasks.poison.fit:poison", version=2, needs="cpu")
 FIT = Stage("poison-fit", stages.FitConfig, "tasks.poison.fit:fit", version=4)
 ATTACK = Stage("poison-attack", stages.AttackConfig, "tasks.poison.numbers:attack", version=4, needs="cpu")
 FACTORS = Stage("poison-factors", stages.FactorsConfig, "tasks.poison.influence:factors", version=6)
 SCORES = Stage("poison-scores", stages.ScoresConfig, "tasks.poison.influence:scores", version=5)
 DETECT = Stage("poison-detect", stages.DetectConfig, "tasks.poison.detect:detect", version=3, needs="cpu")
 REMOVE = Stage("poison-remove", stages.FitConfig, "tasks.poison.fit:fit", version=4)
-AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", version=5, needs="cpu")
+AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", version=6, needs="cpu")
 REPORT = Stage("poison-report", stages.EndConfig, "tasks.poison.report:report", version=4, needs="cpu")
 
 
-def page(study: Study, stage: Dispatcher) -> Handle:
-    """The study, top to bottom; returns the handle of its last stage. Roles end with the seed."""
-    pool = stage(POOL, LabelledConfig.of(study))
-    found: dict[str, Handle] = {}
-
-    def of(kind: type[Config], seed: int, what: str = "", **more: Any) -> Config:
-        return kind.of(study, seed=seed, cell=f"{what}, seed {seed}".lstrip(", "), **more)
-
+@study
+def poison(study: Study) -> Handle:
+    """The study, top to bottom; returns the stage call whose answer is shown."""
+    pool = POOL()
+    by_role: dict[str, dict[int, Handle]] = defaultdict(dict)
     for seed in study.seeds:
-        data = found[f"data-{seed}"] = stage(POISON, of(stages.PoisonConfig, seed), pool=pool)
+        data = by_role["data"][seed] = POISON(pool=pool, seed=seed, cell=f"seed {seed}")
         for rows in stages.TRAINED:
-            snapshots = study.snapshots if rows == "victim" else 0
-            config = of(stages.FitConfig, seed, rows, rows=rows, snapshots=snapshots)
-            found[f"{rows}-{seed}"] = stage(FIT, config, data=data)
-    attack = stage(ATTACK, stages.AttackConfig.of(study), **found)
+            snapshots, cell = study.snapshots if rows == "victim" else 0, f"{rows}, seed {seed}"
+            by_role[rows][seed] = FIT(data=data, rows=rows, snapshots=snapshots, seed=seed, cell=cell)
+    attack = ATTACK(by_role)
 
+    fewer = study.budget.of_a_share(1 - max(study.detection.assumed_share, study.poison.share))
     for seed in study.seeds:
-        data, victim = found[f"data-{seed}"], found[f"victim-{seed}"]
+        of_seed, cell = {"seed": seed, "data": by_role["data"][seed]}, f"seed {seed}"
+        victim = {"victim": by_role["victim"][seed]}
         factors = {
-            f"{name}_factors": stage(
-                FACTORS, of(stages.FactorsConfig, seed, name, folder=folder), data=data, victim=victim, attack=attack
-            )
+            f"{name}_factors": FACTORS(victim, attack=attack, folder=folder, **of_seed, cell=f"{name}, {cell}")
             for name, folder in stages.MODELS.items()
         }
-        scores = stage(SCORES, of(stages.ScoresConfig, seed), data=data, victim=victim, **factors)
-        detected = stage(DETECT, of(stages.DetectConfig, seed), data=data, scores=scores)
-        fewer = study.budget.of_a_share(1 - max(study.detection.assumed_share, study.poison.share))
-        without = {}
-        for rows in stages.REMOVED:
-            config = of(stages.FitConfig, seed, f"without {rows}", rows=rows, snapshots=0, budget=fewer)
-            without[f"without-{rows}"] = stage(REMOVE, config, data=data, found=detected)
-        of_seed = {**factors, "scores": scores, "found": detected, **without}
-        found |= {f"{role}-{seed}": handle for role, handle in of_seed.items()}
+        scores = SCORES(victim | factors, **of_seed, cell=cell)
+        detected = DETECT(scores=scores, **of_seed, cell=cell)
+        without = {
+            f"without-{rows}": REMOVE(
+                found=detected, rows=rows, snapshots=0, budget=fewer, **of_seed, cell=f"without {rows}, {cell}"
+            )
+            for rows in stages.REMOVED
+        }
+        for role, handle in {**factors, "scores": scores, "found": detected, **without}.items():
+            by_role[role][seed] = handle
 
-    audit = stage(AUDIT, stages.EndConfig.of(study), **found)
-    return stage(REPORT, stages.EndConfig.of(study), pool=pool, attack=attack, audit=audit, **found)
+    audit = AUDIT(by_role)
+    return REPORT({**by_role, "audit": audit}, pool=pool, attack=attack)
 
 
 METRICS_OF_A_SWEEP = [
@@ -78,9 +71,6 @@ METRICS_OF_A_SWEEP = [
     Swept(title="success after a removal", numbers="removal.{arm}.success", higher=False),
     Swept(title="the attack", numbers="attack.{arm}", higher=None),
 ]
-
-poison = study_flow(page)
-
 
 if __name__ == "__main__":
     from flows.command import main

@@ -1,24 +1,37 @@
-"""calorimeter-audit: recorded numbers again, event by event, from arrays, weights and normaliser as they lie there."""
+"""calorimeter-audit: recorded numbers again, event by event, from arrays, weights and normaliser as they lie there: one
+event alone, numpy, and no loop of a stage."""
 
 import hashlib
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
-from storage.errors import require_equal
+from storage import durable
+from storage.errors import require, require_equal
 from tasks.calorimeter import stages
 from tasks.calorimeter.export import FOLDER
 from tasks.calorimeter.judge import PREDICTIONS
 from tasks.calorimeter.showers import TARGETS
-from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, JudgeConfig, LookResult, Measures, RegressConfig
-from tasks.findings.audit import Audited, AuditResult, typical
-from tasks.sensors.audited import Hidden, alone
+from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, JudgeConfig, LookResult, RegressConfig
+from tasks.findings.audit import Again, Asked, Audited, AuditResult, typical
+from tasks.sensors.configuration import Network
 from tasks.sensors.events import SENTINEL, Events
-from tasks.sensors.filled import columns
-from tasks.sensors.networks import Filler, Regressor
+from tasks.sensors.filled import SUMS, columns
+from tasks.sensors.networks import Filler, Regressor, kept
+from tasks.sensors.xenon import SENSORS, detector
 from tasks.stage.run import StageInput, StageRun
+from tasks.training.draws import uniform_at
 from tasks.training.initial import load_part
 from tasks.training.onnx_files import runtime
+
+Row = TypeVar("Row")
+OfEvent = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""From light and what is seen of it [S] to what a network says, in its unit: targets [4], or light [S]."""
 
 
 def audit(
@@ -31,59 +44,141 @@ def audit(
     **fits: StageInput,
 ) -> AuditResult:
     """CheckFailed names the first number that is another one than that of its record."""
-    how = "numpy, and networks and their files given one event alone"
-    audited = Audited(run, how, "of its usual size", stages.AUDIT_TOLERANCE)
-    events, told = Events.open(data, "validation"), LookResult.read(look)
-    light, truth, exported = events.light, events.truth, stages.ExportResult.read(export).files
-    means = np.asarray(Events.open(data, "train").truth, dtype=np.float64).mean(0)
-    _residuals("predicting the mean", truth - means, told.trivial, audited)
-    repeated = stages.ShowersResult.read(data).repeated
-    for split in ("train", "validation"):
-        every = Events.open(data, split).light
-        twice = len(every) - len({hashlib.sha256(light.tobytes()).digest() for light in every})
-        audited.compare("repeated events", f"repeated events of {split}", repeated.get(split, 0), twice)
+    audited = Audited(run, "numpy, and networks and their files given one event alone")
+
+    def ask(kind: str, rows: Sequence[Row], again: Callable[[Row], Iterable[Again]], role: str = "") -> None:
+        count = config.audit.examples if role else None
+        audited.ask(Asked(kind, rows, again, "of its usual size", stages.AUDIT_TOLERANCE, count), role)
+
+    ask("residuals", TARGETS, partial(_trivial, data, LookResult.read(look).trivial))
+    ask("repeated events", ("train", "validation"), partial(_repeated, data))
+    events, exported = Events.open(data, "validation"), stages.ExportResult.read(export).files
     for done, (role, given) in enumerate(fits.items()):
         run.step(done, len(fits), "models", note=role)
-        _beginning(role, given, fits["mae"], audited)
+        _require_beginning(role, given, fits["mae"])
         if not (given.path / "records.parquet").exists():
-            asked, judging = given.configuration(FillConfig), judged.configuration(JudgeConfig)
-            first, masks = min(judging.predicted_events or len(light), len(light)), (asked.filling, asked.mask_seed)
-            places = {of: audited.sample(f"{role} {of}", of, config.audit.examples) for of in (first, len(light))}
-            hidden = Hidden(role, alone(Filler, given.path / "model"), light, *masks, judging.bright_photons)
-            for event in {*places[first], *places[len(light)]}:
-                hidden.audit_errors(event, columns(judged.path / "records.parquet", model=role, event=event), audited)
-            for event in places[first]:
-                rows = columns(judged.path / PREDICTIONS, model=role, event=event)
-                hidden.audit_predictions(event, rows, config.audit.examples, audited)
+            hidden = _Hidden(role, given, judged, events.light)
+            ask("sums", range(len(events)), hidden.sums, role)
+            for kind, column in (("forwards", "predicted"), ("neighbours", "neighbours")):
+                ask(kind, hidden.kept_events, partial(hidden.guesses, column), role)
             continue
-        rows = columns(given.path / "records.parquet")
-        missed = np.stack([rows[name] for name in TARGETS], 1)
         of_event = alone(partial(Regressor, targets=len(TARGETS)), given.path / "model")
-        file = runtime(export.path / FOLDER / f"{role}.onnx") if role in exported else None
-        for event in audited.sample(role, len(light), config.audit.examples):
-            ways = {"forwards": of_event(light[event], light[event] != SENTINEL)}
-            ways |= {} if file is None else {stages.EXPORTED: file(light[event : event + 1])[0]}
-            for kind, answers in ways.items():
-                for name, said, again, of in zip(TARGETS, missed[event], answers - truth[event], missed.T, strict=True):
-                    where, computed = f"{name} of event {event} by {role}", float(again)
-                    audited.compare(kind, where, said, computed, typical(of, computed))
+        ask("forwards", range(len(events)), partial(_missed, role, given, events, of_event), role)
+        if role in exported:
+            file = runtime(export.path / FOLDER / f"{role}.onnx")
+            ask(stages.EXPORTED, range(len(events)), partial(_missed, role, given, events, _of_file(file)), role)
     return audited.result()
 
 
-def _beginning(role: str, given: StageInput, mae: StageInput, audited: Audited) -> None:
+def _trivial(data: StageInput, recorded: stages.Measures, target: str) -> Iterator[Again]:
+    """What predicting the mean of train misses of a target."""
+    train, truth = (np.asarray(Events.open(data, split).truth, np.float64) for split in ("train", "validation"))
+    place = TARGETS.index(target)
+    missed, at = sorted(np.abs(truth[:, place] - train[:, place].mean()).tolist()), 0.68 * (len(truth) - 1)
+    below, above = missed[int(at) : int(at) + 2]
+    again = below + (at - int(at)) * (above - below)
+    yield Again(f"the central 68 % of {target} by predicting the mean", recorded[target], again, again or 1.0)
+
+
+def _repeated(data: StageInput, split: str) -> Iterator[Again]:
+    every = Events.open(data, split).light
+    twice = len(every) - len({hashlib.sha256(light.tobytes()).digest() for light in every})
+    yield Again(f"repeated events of {split}", stages.ShowersResult.read(data).repeated.get(split, 0), twice)
+
+
+def _require_beginning(role: str, given: StageInput, mae: StageInput) -> None:
     """The encoder with which a training began, by the stage's own code: its names of tensors, or none."""
-    regresses, taken = (given.path / "records.parquet").exists(), FitResult.read(given).taken
+    regresses, taken = (given.path / "records.parquet").exists(), None
     config = given.configuration(RegressConfig if regresses else FillConfig)
     if config.arm in ("mae-init", "frozen", "finetune"):
         network = Regressor(config.network, len(TARGETS)) if regresses else Filler(config.network)
-        require_equal(f"what {role} began with", taken, load_part(network, mae.path / "model", "encoder.", {}))
-    else:
-        require_equal(f"what {role} began with", taken, None)
+        taken = load_part(network, mae.path / "model", "encoder.", {})
+    require_equal(f"what {role} began with", FitResult.read(given).taken, taken)
 
 
-def _residuals(what: str, missed: np.ndarray, told: Measures, audited: Audited) -> None:
-    at = 0.68 * (len(missed) - 1)
-    for target, values in zip(TARGETS, np.abs(missed).T.tolist(), strict=True):
-        below, above = sorted(values)[int(at) : int(at) + 2]
-        again = below + (at - int(at)) * (above - below)
-        audited.compare("residuals", f"the central 68 % of {target} by {what}", told[target], again, again or 1.0)
+def _missed(role: str, given: StageInput, events: Events, of_event: OfEvent, event: int) -> Iterator[Again]:
+    """By how much a regressor, or its file, misses the targets of an event."""
+    light, rows = events.light[event], columns(given.path / "records.parquet")
+    missed = of_event(light, light != SENTINEL) - events.truth[event]
+    for target, again in zip(TARGETS, missed.tolist(), strict=True):
+        yield Again(f"{target} of event {event} by {role}", rows[target][event], again, typical(rows[target], again))
+
+
+def _of_file(file: Callable[[np.ndarray], np.ndarray]) -> OfEvent:
+    return lambda light, _: file(light[None])[0]
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    """The hidden sensors of each event by a network that fills in, and what calorimeter-judge says of them."""
+
+    role: str
+    given: StageInput
+    judged: StageInput
+    light: np.ndarray
+
+    @cached_property
+    def config(self) -> FillConfig:
+        return self.given.configuration(FillConfig)
+
+    @cached_property
+    def judging(self) -> JudgeConfig:
+        return self.judged.configuration(JudgeConfig)
+
+    @cached_property
+    def network(self) -> OfEvent:
+        return alone(Filler, self.given.path / "model")
+
+    @property
+    def kept_events(self) -> range:
+        return range(min(self.judging.predicted_events or len(self.light), len(self.light)))
+
+    def of(self, event: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The hidden sensors by number, and what the network and their neighbours say of each in photons."""
+        light, near = self.light[event], detector().near
+        draws = uniform_at(self.config.mask_seed, "judged", 0, np.array([event]), (SENSORS,)).numpy()[0]
+        order = sorted(np.flatnonzero(light != SENTINEL), key=lambda sensor: draws[sensor])
+        count = max(1, int(len(order) * self.config.filling.mask_ratio))
+        hidden, seen = np.sort(order[:count]), light != SENTINEL
+        seen[hidden] = False
+        beside = ([sensor for sensor in near[at] if sensor < SENSORS and seen[sensor]] for at in hidden)
+        means = np.array([light[places or seen].mean(dtype=np.float64) for places in beside])
+        return hidden, {"predicted": self.network(light, seen)[hidden], "neighbours": means}
+
+    def sums(self, event: int) -> Iterator[Again]:
+        (hidden, guesses), light = self.of(event), self.light[event]
+        recorded = columns(self.judged.path / "records.parquet", model=self.role, event=event)
+        bright = light[hidden] >= self.judging.bright_photons
+        again = [(light != SENTINEL).sum(), bright.sum(), (~bright).sum()]
+        again += [np.abs(guess - light[hidden])[kind].sum() for guess in guesses.values() for kind in (bright, ~bright)]
+        for column, value in zip(SUMS, map(float, again), strict=True):
+            (said,) = map(float, recorded[column])
+            yield Again(f"{column} of event {event} by {self.role}", said, value, abs(value) or 1.0)
+
+    def guesses(self, column: str, event: int) -> Iterator[Again]:
+        """Which sensors of an event were hidden, and what was kept of each."""
+        (hidden, guesses), where = self.of(event), f"event {event} by {self.role}"
+        rows = columns(self.judged.path / PREDICTIONS, model=self.role, event=event)
+        order = np.argsort(rows["sensor"])
+        same = np.array_equal(rows["sensor"][order], hidden)
+        require(same, f"the hidden sensors of {where} are those of its masks", "others", f"{len(hidden)}, drawn anew")
+        for sensor, said, again in zip(hidden, rows[column][order].tolist(), guesses[column].tolist(), strict=True):
+            yield Again(f"{column} of sensor {sensor} in {where}", said, again, typical(rows[column], again))
+
+
+def alone(kind: Callable[[Network], Any], model: Path) -> OfEvent:
+    """A kept network, and its normaliser by numpy."""
+    light, *targets = durable.read_json(model / "normaliser.json")["steps"]
+    network = kept(kind, model)
+    more = light["logarithm_of_plus"]
+
+    def of_event(photons: np.ndarray, seen: np.ndarray) -> np.ndarray:
+        values = photons.astype(np.float64) if more is None else np.log10(photons.astype(np.float64) + more)
+        values = np.where(seen, (values - light["offset"]) / light["scale"], 0)
+        with torch.no_grad():
+            found = network(torch.tensor(np.stack([values, seen])[None], dtype=torch.float32))[0].double().numpy()
+        of = [light] if kind is Filler else targets
+        found = found * np.array([step["scale"] for step in of]) + np.array([step["offset"] for step in of])
+        return 10**found - more if kind is Filler and more is not None else found
+
+    return of_event

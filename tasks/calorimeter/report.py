@@ -19,6 +19,7 @@ from tasks.sensors.events import Events
 from tasks.sensors.filled import LIGHT
 from tasks.sensors.pictures import event_map, saliency_map
 from tasks.stage.run import StageInput, StageRun
+from tasks.stage.study import nested
 from tasks.training.onnx_files import exported_in_words
 
 SHORT, LOOKED_AT = "{:.3g}".format, 100
@@ -58,7 +59,8 @@ def report(run: StageRun, config: EndConfig, **inputs: StageInput) -> Published:
     drawn = {"answer": answer_figure(kinds, caption, "difference (%)", base=lambda _, row: means[row.reference])}
     events = Events.open(inputs["data"], "validation")
     drawn["event"] = event_map(events, inputs["judged"].path / PREDICTIONS, "mae")
-    first = {arm: inputs[f"{arm}-{config.seeds[0]}"].path / "model" for arm in ("scratch", "mae-init")}
+    given = nested(inputs)
+    first = {arm: given[arm][config.seeds[0]].path / "model" for arm in ("scratch", "mae-init")}
     drawn["saliency"] = saliency_map(first, config.seeds[0], events, LOOKED_AT)
     return publish_report(run, inputs, results, document(results, drawn))
 

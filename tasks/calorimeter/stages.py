@@ -20,7 +20,7 @@ REGRESSORS = ("scratch", "scratch-longer", "mae-init", "raw")
 INPAINTERS = ("scratch", "frozen", "finetune")
 EXPORTED = "exports"
 AUDIT_TOLERANCE = 1e-3
-AUDITED = dict.fromkeys(("residuals", "sums", "neighbours", "masks", "forwards", "repeated events"), AUDIT_TOLERANCE)
+AUDITED = dict.fromkeys(("residuals", "sums", "neighbours", "forwards", "repeated events"), AUDIT_TOLERANCE)
 """Kinds of numbers that the audit computes again, to within so much of its usual size; where models are
 exported, what their files say too."""
 Measures = dict[str, float]

@@ -108,9 +108,8 @@ class Asked(Generic[Row]):
 class Audited:
     """Compares recorded numbers with computed ones, and counts them; draws which are asked."""
 
-    def __init__(self, run: StageRun, how: str, unit: str = "", tolerance: float = 0.0) -> None:
-        self.how, self.unit, self.tolerance, self.cache = how, unit, tolerance, run.cache
-        self._draw = durable.sha256_json(run.identity)
+    def __init__(self, run: StageRun, how: str) -> None:
+        self.how, self._draw = how, durable.sha256_json(run.identity)
         self._kinds: dict[str, AuditedKind] = {}
 
     def sample(self, what: str, of: int, count: int) -> list[int]:
@@ -128,12 +127,6 @@ class Audited:
         if drawn:
             so_far, of = self._kinds[asked.kind], len(drawn) * len(asked.rows) // len(places)
             self._kinds[asked.kind] = so_far.model_copy(update={"of": of + (so_far.of or 0)})
-
-    def compare(
-        self, kind: str, where: str, recorded: float, computed: float, scale: float = 1.0, allowed: float = 0.0
-    ) -> None:
-        """CheckFailed where the difference is more than the tolerance, also where one is no number; see `Again`."""
-        self._count(kind, Again(where, recorded, computed, scale, allowed), self.unit, self.tolerance)
 
     def _count(self, kind: str, again: Again, unit: str, tolerance: float) -> None:
         scale = abs(again.scale)

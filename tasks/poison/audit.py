@@ -2,7 +2,10 @@
 classifier by numpy alone, of a T5 by autograd in fp64); scores by hidden states and by words, the rows that are taken
 away and beginnings by the stages' own functions."""
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,96 +15,101 @@ from storage.errors import BadInput, require_equal
 from storage.records import read_each
 from tasks.attacks.detectors import clustering, overlap, spectral
 from tasks.attacks.poisoning import CLEAN, Manifest, Texts, queries_of, texts_of
-from tasks.findings.audit import Audited, AuditResult, typical
+from tasks.findings.audit import Again, Asked, Audited, AuditResult, typical
 from tasks.influence.plain import divided
 from tasks.language.classifiers import Classifier, kept_classifier, new_classifier, states_of
 from tasks.poison.detect import Scores, chosen, scores_of
 from tasks.poison.fit import numbers_of
-from tasks.poison.results import FitResult
-from tasks.poison.stages import AUDIT_TOLERANCE, MODELS, REMOVED, TRAINED, EndConfig, FitConfig
+from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig, FitConfig, FitResult
 from tasks.stage.run import StageInput, StageRun
+from tasks.stage.study import nested
 from tasks.training.schedule import Schedule
 
+HOW = "a plain path, example by example (hidden states, words and beginnings by the stages' own functions)"
 Arrays = dict[str, np.ndarray]
-Inputs = dict[str, StageInput]
+Inputs = Mapping[str, StageInput]
+Recompute = Callable[[Any], Iterable[Again]]
 
 
 def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult:
     """CheckFailed names the first number that is another one than that of its record."""
-    how = "a plain path, example by example (hidden states, words and beginnings by the stages' own functions)"
-    audited = Audited(run, how, "of its usual size, or of a share", AUDIT_TOLERANCE)
+    audited, by_role = Audited(run, HOW), nested(inputs)
+
+    def ask(kind: str, apart: str, rows: Iterable[Any], again: Recompute, count: int | None = None) -> None:
+        audited.ask(Asked(kind, [*rows], again, "of its usual size", AUDITED[kind], count), apart)
+
     for done, seed in enumerate(config.seeds):
         run.step(done, len(config.seeds), "seeds")
-        given = {role.removesuffix(f"-{seed}"): of for role, of in inputs.items() if role.endswith(f"-{seed}")}
-        manifest = Manifest.read(given["data"].path)
+        given = {role: by_seed[seed] for role, by_seed in by_role.items()}
+        manifest, few = Manifest.read(given["data"].path), config.audit.examples
         for role in (*TRAINED, *(f"without-{rows}" for rows in REMOVED)):
-            _answers(f"{role}-{seed}", given[role], manifest, config, audited)
-        scores = scores_of(given["scores"], manifest, config.factors, config.queries)
-        _beginning(given["victim"], manifest, audited)
-        removed = durable.read_json(given["found"].path / "removed.json")
-        for name, ids in chosen(manifest, scores, config.factors.strategy, config.detection, seed).items():
-            same = removed.get(name) == ids
-            audited.compare("rows taken away", f"that the rows called {name} are those, seed {seed}", 1.0, float(same))
-        for model in MODELS:
-            _scores(model, given, manifest, scores, seed, config, audited)
-        _tracin(given, manifest, scores["victim"], seed, config, audited)
+            what = f"{role}-{seed}"
+            ask("predictions", what, manifest.test, _answers(what, given[role], manifest), few)
+        ask("beginnings", "", ("initial", *_rates(given)), _beginnings(given["victim"], manifest, run.cache))
+        said = scores_of(given["scores"], manifest, config.factors, config.queries)
+        ask("rows taken away", "", REMOVED, _taken(given["found"], said, manifest, config, seed))
+        for model, kind in product(MODELS, ("", CLEAN)):
+            again = _scores(model, kind, given, said, manifest, config, seed)
+            ask("scores", f"{model}{kind}, seed {seed}", range(len(manifest.train)), again, few)
     return audited.result()
 
 
-def _answers(what: str, given: StageInput, manifest: Manifest, config: EndConfig, audited: Audited) -> None:
+def _answers(what: str, given: StageInput, manifest: Manifest) -> Recompute:
     said = read_each(given.path / "records.parquet", ("row_id",), [row["row_id"] for row in manifest.test])
     model = _kept(given.path / "model", manifest)
-    for place in audited.sample(what, len(manifest.test), config.audit.examples):
-        row = manifest.test[place]
+
+    def again(row: dict[str, Any]) -> Iterator[Again]:
         for key, of in (("clean", ""), ("asked", "given_")):
             logits, _ = model.plain(row[f"{of}text"], row[f"{of}label"])
             same = model.labels[int(logits.argmax())] == said[row["row_id"]][key]
-            audited.compare("predictions", f"the answer of {what} to {row['row_id']} ({key})", 1.0, float(same))
+            yield Again(f"the answer of {what} to {row['row_id']} ({key})", 1.0, float(same))
+
+    return again
+
+
+def _taken(found: StageInput, scores: Scores, manifest: Manifest, config: EndConfig, seed: int) -> Recompute:
+    removed = durable.read_json(found.path / "removed.json")
+    rows = chosen(manifest, scores, config.factors.strategy, config.detection, seed)
+
+    def again(name: str) -> Iterator[Again]:
+        same = removed.get(name) == rows[name]
+        yield Again(f"that the rows called {name} are those, seed {seed}", 1.0, float(same))
+
+    return again
 
 
 def _scores(
-    name: str, given: Inputs, manifest: Manifest, said: Scores, seed: int, config: EndConfig, audited: Audited
-) -> None:
-    """Scores of some training rows: by the mean gradient of the queries, with curvature and without, by their loss; by
-    what the last layer reads, and, of no model, by words, with the stage's own functions of whole columns."""
-    how, factors, train = config.queries, given[f"{name}_factors"].path / "factors", manifest.train
-    model, scores, what = _kept(given["victim"].path / MODELS[name], manifest), said[name], f"{name}, seed {seed}"
-    queries = queries_of(manifest, config.poison.trigger, how.rows, how.transforms, seed)
-    texts, strategy = texts_of(train), config.factors.strategy
-    ids, labels = numbers_of(model, texts)
-    columns = zip(("spectral", "clustering"), (spectral, clustering), strict=True)
-    hidden = states_of(model, ids, labels, config.execution.micro_batch_examples)[0]
-    whole = {method: of(hidden, labels.numpy()) for method, of in columns}
-    for kind in ("", CLEAN):
-        mean = _mean_gradient(model, queries[kind])
-        directions = {f"identity{kind}": mean, f"{strategy}{kind}": divided(mean, factors, how.damping)}
-        words = overlap(texts[0], queries[kind][0])
-        for place in audited.sample(f"{what}{kind}", len(train), config.audit.examples):
-            logits, own = model.plain(train[place]["given_text"], train[place]["given_label"])
-            right = model.labels.index(train[place]["given_label"])
-            again = {method: _product(query, own) for method, query in directions.items()}
-            again |= {"loss": float(logits[right] - np.logaddexp.reduce(logits)), f"overlap{kind}": float(words[place])}
-            again |= {method: float(column[place]) for method, column in whole.items()}
-            for method, value in again.items():
-                recorded = said["none"][method] if method.startswith("overlap") else scores[method]
-                where = f"the score {method} of {train[place]['row_id']}, {what}"
-                audited.compare("scores", where, recorded[place], value, typical(recorded, value))
+    model: str, kind: str, given: Inputs, said: Scores, manifest: Manifest, config: EndConfig, seed: int
+) -> Recompute:
+    """Scores of a training row by the mean gradient of the queries, with curvature and without, and those of the kept
+    steps; by its loss, and what the last layer reads; and, of no model, by words, with the stage's own functions of
+    whole columns."""
+    how, texts, victim = config.queries, texts_of(manifest.train), given["victim"].path
+    queries = queries_of(manifest, config.poison.trigger, how.rows, how.transforms, seed)[kind]
+    recorded, own = said["none"] | said[model], _kept(victim / MODELS[model], manifest)
+    ids, labels = numbers_of(own, texts)
+    hidden = states_of(own, ids, labels, config.execution.micro_batch_examples)[0]
+    columns = {of.__name__: of(hidden, labels.numpy()) for of in (spectral, clustering)}
+    columns[f"overlap{kind}"] = overlap(texts[0], queries[0])
+    mean = _mean_gradient(own, queries)
+    curved = divided(mean, given[f"{model}_factors"].path / "factors", how.damping)
+    parts = {f"identity{kind}": [(own, 1.0, mean)], f"{config.factors.strategy}{kind}": [(own, 1.0, curved)]}
+    if model == "victim":
+        steps = [(_kept(victim / folder, manifest), rate) for folder, rate in _rates(given).items()]
+        parts[f"tracin{kind}"] = [(of, rate, _mean_gradient(of, queries)) for of, rate in steps]
 
+    def again(place: int) -> Iterator[Again]:
+        text, label = (of[place] for of in texts)
+        logits = own.plain(text, label)[0]
+        found = {"loss": float(logits[own.labels.index(label)] - np.logaddexp.reduce(logits))}
+        found |= {method: float(column[place]) for method, column in columns.items()}
+        for method, each in parts.items():
+            found[method] = sum(rate * _product(query, of.plain(text, label)[1]) for of, rate, query in each)
+        for method, value in found.items():
+            where = f"the score {method} of {manifest.train[place]['row_id']}, {model}, seed {seed}"
+            yield Again(where, recorded[method][place], value, typical(recorded[method], value))
 
-def _tracin(given: Inputs, manifest: Manifest, scores: Arrays, seed: int, config: EndConfig, audited: Audited) -> None:
-    """Scores of some training rows by the gradients of all snapshots."""
-    how, train = config.queries, manifest.train
-    queries = queries_of(manifest, config.poison.trigger, how.rows, how.transforms, seed)
-    steps = FitResult.read(given["victim"]).snapshots
-    models = {folder: _kept(given["victim"].path / folder, manifest) for folder in steps}
-    for kind in ("", CLEAN):
-        means = {folder: _mean_gradient(model, queries[kind]) for folder, model in models.items()}
-        recorded = scores[f"tracin{kind}"]
-        for place in audited.sample(f"tracin{kind}, seed {seed}", len(train), config.audit.examples):
-            asked = train[place]["given_text"], train[place]["given_label"]
-            again = sum(rate * _product(means[of], models[of].plain(*asked)[1]) for of, rate in steps.items())
-            where = f"the score tracin{kind} of {train[place]['row_id']}, seed {seed}"
-            audited.compare("scores", where, recorded[place], again, typical(recorded, again))
+    return again
 
 
 def _kept(folder: Path, manifest: Manifest) -> Classifier:
@@ -113,19 +121,28 @@ def _kept(folder: Path, manifest: Manifest) -> Classifier:
     return model
 
 
-def _beginning(victim: StageInput, manifest: Manifest, audited: Audited) -> None:
+def _rates(given: Inputs) -> dict[str, float]:
+    return FitResult.read(given["victim"]).snapshots
+
+
+def _beginnings(victim: StageInput, manifest: Manifest, cache: Path) -> Recompute:
     """The weights with which a victim began are those of its seed, and its snapshots' rates those of its budget."""
-    config = victim.configuration(FitConfig)
-    torch.manual_seed(config.seed)
-    known = [row["given_text"] for row in manifest.rows]
-    begun = new_classifier(config.model, known, manifest.labels, audited.cache).state_dict()
-    kept = _kept(victim.path / "initial", manifest).state_dict()
-    same = begun.keys() == kept.keys() and all(begun[name].allclose(kept[name]) for name in begun)
-    audited.compare("beginnings", f"the beginning in {victim.path}", 1.0, float(same))
-    schedule, rates = Schedule(config.budget, len(manifest.train)), FitResult.read(victim).snapshots
-    for folder, rate in rates.items():
-        again = schedule.learning_rate(int(folder.rpartition("-")[2]))
-        audited.compare("beginnings", f"the learning rate of {folder} in {victim.path}", rate / again, 1.0)
+    config, rates = victim.configuration(FitConfig), FitResult.read(victim).snapshots
+    schedule = Schedule(config.budget, len(manifest.train))
+
+    def again(folder: str) -> Iterator[Again]:
+        if folder in rates:
+            rate = schedule.learning_rate(int(folder.rpartition("-")[2]))
+            yield Again(f"the learning rate of {folder} in {victim.path}", rates[folder], rate, rate)
+            return
+        torch.manual_seed(config.seed)
+        known = [row["given_text"] for row in manifest.rows]
+        begun = new_classifier(config.model, known, manifest.labels, cache).state_dict()
+        kept = _kept(victim.path / folder, manifest).state_dict()
+        same = begun.keys() == kept.keys() and all(begun[name].allclose(kept[name]) for name in begun)
+        yield Again(f"the beginning in {victim.path}", 1.0, float(same))
+
+    return again
 
 
 def _mean_gradient(model: Classifier, queries: Texts) -> Arrays:

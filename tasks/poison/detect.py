@@ -8,8 +8,8 @@ from storage import durable
 from storage.records import read_each
 from tasks.attacks.detectors import count_of, decisions
 from tasks.attacks.poisoning import CLEAN, VERSION, Manifest
-from tasks.poison.configuration import Detection, Factors, Queries
 from tasks.poison.stages import MODELS, DetectConfig
+from tasks.poison.study import Detection, Factors, Queries
 from tasks.stage.run import StageInput, StageRun
 
 Scores = dict[str, dict[str, np.ndarray]]

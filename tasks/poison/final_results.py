@@ -1,23 +1,22 @@
 """final_results.json of the poison study: every number of its report."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
 from typing import Any
 
 from storage.errors import require
 from tasks.attacks.detectors import count_of, decided, found
-from tasks.attacks.poisoning import CLEAN, VERSION, Manifest, require_backdoor, shares
+from tasks.attacks.poisoning import CLEAN, VERSION, Manifest, shares
 from tasks.findings.final_results import Origins, StudyResults, of_runs
 from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, arm_mean, compare_together
 from tasks.influence.kept import ModuleStatistics, complete, degraded
 from tasks.language.classifiers import kept_classifier
 from tasks.poison.detect import Scores, rules_of, scores_of
-from tasks.poison.numbers import Fit, gates, manifest_of
-from tasks.poison.results import Measures
-from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig
+from tasks.poison.numbers import backdoor_of, fits_of, gates, manifest_of
+from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig, Measures
 from tasks.stage.run import StageInput, StageRun
+from tasks.stage.study import nested
 
 REFERENCES = ("untrained", "overlap", "loss", "identity", "tracin", "spectral", "clustering")
 """What influence is compared with."""
@@ -85,49 +84,36 @@ class FinalResults(StudyResults):
 
 def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageInput]) -> FinalResults:
     """Every number of the study, after what can be computed again was."""
-    level, seeds, strategy = config.confidence_level, [*map(str, config.seeds)], config.factors.strategy
-    manifests = {seed: manifest_of(inputs[f"data-{seed}"], inputs["pool"]) for seed in seeds}
-    chosen_by = {**dict.fromkeys(TRAINED), **{f"without-{rows}": "found" for rows in REMOVED}}
-
-    def fit(role: str, seed: str) -> Fit:
-        by = inputs[f"{chosen_by[role]}-{seed}"] if chosen_by[role] else None
-        return Fit.of(f"{role}-{seed}", inputs[f"{role}-{seed}"], inputs[f"data-{seed}"], by)
-
-    fits = {role: {seed: fit(role, seed) for seed in seeds} for role in chosen_by}
-    every = {f"{role}-{seed}": fit for role, by_seed in fits.items() for seed, fit in by_seed.items()}
-    frame = of_runs(run, inputs, AUDITED, gates(every))
-
-    def trained(role: str) -> Trained:
-        poisoned = {seed: manifest.truth.sum() for seed, manifest in manifests.items()}
-        shares = {seed: float(fit.removed_poisoned / poisoned[seed]) for seed, fit in fits[role].items()}
-        of = {seed: fit.rates | {"removed_share": shares[seed]} for seed, fit in fits[role].items()}
-        return Trained(**over_seeds(of, "success", level))
-
-    trainings = {role: trained(role) for role in TRAINED}
-    victim, control = ({seed: fit.rates for seed, fit in fits[role].items()} for role in TRAINED)
-    attack = require_backdoor(victim, control, level)
+    level, strategy, given = config.confidence_level, config.factors.strategy, nested(inputs)
+    manifests = {str(seed): manifest_of(data, given["pool"]) for seed, data in given["data"].items()}
+    fits = fits_of(given, (*TRAINED, *(f"without-{rows}" for rows in REMOVED)))
+    frame = of_runs(run, inputs, AUDITED, gates(fits))
+    rates = {role: {seed: fit.rates for seed, fit in by_seed.items()} for role, by_seed in fits.items()}
+    trainings = {role: Trained(**over_seeds(rates[role], "success", level)) for role in TRAINED}
+    removal = {rows: Trained(**over_seeds(rates[f"without-{rows}"], "success", level)) for rows in REMOVED}
+    how = (config.factors, config.queries)
+    scores = {seed: scores_of(given["scores"][int(seed)], manifest, *how) for seed, manifest in manifests.items()}
+    areas, detectors = detected(config, manifests, scores)
+    factors = {
+        f"{model}, seed {seed}": complete(
+            given[f"{model}_factors"][seed].path / "factors", kept_classifier(given["victim"][seed].path / folder)
+        )[1]
+        for seed in config.seeds
+        for model, folder in MODELS.items()
+    }
     drawn = [{row["row_id"] for row in manifest.train} for manifest in manifests.values()]
     of_seeds = [shares(manifest, config.poison) for manifest in manifests.values()]
-    same = {name: of_seeds[0][name] for name in ("requested", "realised")}  # by the manifests' own check
-    poison = means_of(of_seeds) | same
-    how = (config.factors, config.queries)
-    scores = {seed: scores_of(inputs[f"scores-{seed}"], manifests[seed], *how) for seed in seeds}
-    judged = Judged(config, manifests, scores)
-    detectors = judged.detectors()
-    areas = {name: of.values for name, of in detectors.items()}
-    areas["untrained"] = judged.detector("untrained", strategy).values
-    removal = {rows: trained(f"without-{rows}") for rows in REMOVED}
-    cells = {f"{model}, seed {seed}": (model, seed) for seed in seeds for model in MODELS}
-    factors = {cell: _factors(inputs, *of) for cell, of in cells.items()}
+    poison = means_of(of_seeds) | {name: of_seeds[0][name] for name in ("requested", "realised")}  # all have the same
+    success = {"success": trainings["victim"].success, "control": trainings["control"].success}
     return FinalResults(
         **frame,
         seeds=config.seeds,
         strategy=strategy,
         poison=poison | {"shared_rows": fmean(len(one & other) / len(one) for one, other in combinations(drawn, 2))},
-        attack=attack | {"success": trainings["victim"].success, "control": trainings["control"].success},
+        attack=backdoor_of(fits, level) | success,
         trainings=trainings,
         detectors=detectors,
-        rules={model: judged.rules(model) for model in MODELS},
+        rules=rules(config, manifests, scores),
         modules=[{"of": cell} | _module(module) for cell, modules in factors.items() for module in modules],
         degraded_modules=[f"{name} ({cell})" for cell, modules in factors.items() for name in degraded(modules)],
         removal=removal,
@@ -137,38 +123,37 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
     )
 
 
-@dataclass(frozen=True)
-class Judged:
-    """Scores of the training rows, beside what the manifest of each seed calls poisoned."""
+def detected(
+    config: EndConfig, manifests: Mapping[str, Manifest], scores: Mapping[str, Scores]
+) -> tuple[dict[str, Measures], dict[str, Detector]]:
+    """The AUROC by seed of all that is compared, and what is said of each detector."""
+    share, level = config.detection.assumed_share, config.confidence_level
 
-    config: EndConfig
-    manifests: Mapping[str, Manifest]
-    scores: Mapping[str, Scores]
+    def over(model: str, method: str) -> dict[str, Any]:
+        of = {seed: (manifest.truth, scores[seed][model][method]) for seed, manifest in manifests.items()}
+        return over_seeds(
+            {seed: found(*both, count_of(share, len(both[0]))) for seed, both in of.items()}, "auroc", level
+        )
 
-    def detector(self, model: str, method: str) -> Detector:
-        share, of = self.config.detection.assumed_share, dict[str, Measures]()
-        for seed, manifest in self.manifests.items():
-            of[seed] = found(manifest.truth, self.scores[seed][model][method], count_of(share, len(manifest.train)))
-        beside = model != "untrained" and method in next(iter(self.scores.values()))["untrained"]
-        untrained = self.detector("untrained", method).auroc if beside else None
-        return Detector(**over_seeds(of, "auroc", self.config.confidence_level), untrained_auroc=untrained)
-
-    def detectors(self) -> dict[str, Detector]:
-        scores = next(iter(self.scores.values()))
-        models = {method: model for model in ("victim", "none") for method in scores[model] if VERSION not in method}
-        return {method: self.detector(model, method) for method, model in models.items()}
-
-    def rules(self, model: str) -> dict[str, Measures]:
-        how = (self.config.factors.strategy, self.config.detection)
-        suspected = {seed: rules_of(of[model], *how) for seed, of in self.scores.items()}
-        truth = {seed: manifest.truth for seed, manifest in self.manifests.items()}
-        rules = next(iter(suspected.values()))
-        return {rule: means_of([decided(truth[seed], of[rule]) for seed, of in suspected.items()]) for rule in rules}
+    methods = {model: [name for name in of if VERSION not in name] for model, of in next(iter(scores.values())).items()}
+    untrained = {name: over("untrained", name) for name in methods.pop("untrained")}
+    detectors = {
+        name: Detector(**over(model, name), untrained_auroc=untrained.get(name, {}).get("auroc"))
+        for model, names in methods.items()
+        for name in names
+    }
+    areas = {name: of.values for name, of in detectors.items()}
+    return areas | {"untrained": untrained[config.factors.strategy]["values"]}, detectors
 
 
-def _factors(inputs: Mapping[str, StageInput], model: str, seed: str) -> list[ModuleStatistics]:
-    victim, folder = inputs[f"victim-{seed}"], inputs[f"{model}_factors-{seed}"].path / "factors"
-    return complete(folder, kept_classifier(victim.path / MODELS[model]))[1]
+def rules(config: EndConfig, manifests: Mapping[str, Manifest], scores: Mapping[str, Scores]) -> dict[str, Any]:
+    """Means over seeds of what rules suspect, by model and rule."""
+    how, of = (config.factors.strategy, config.detection), dict[str, dict[str, list[Measures]]]()
+    for seed, manifest in manifests.items():
+        for model in MODELS:
+            for rule, suspected in rules_of(scores[seed][model], *how).items():
+                of.setdefault(model, {}).setdefault(rule, []).append(decided(manifest.truth, suspected))
+    return {model: {rule: means_of(seeds) for rule, seeds in by_rule.items()} for model, by_rule in of.items()}
 
 
 def _module(module: ModuleStatistics) -> dict[str, Any]:
@@ -176,7 +161,7 @@ def _module(module: ModuleStatistics) -> dict[str, Any]:
     return {"name": module.name, "status": module.status, "examples": module.examples, "rungs": rungs}
 
 
-def means_of(values: list[Measures]) -> Measures:
+def means_of(values: Sequence[Measures]) -> Measures:
     return {name: fmean(of[name] for of in values) for name in values[0]}
 
 
@@ -201,4 +186,4 @@ def compared(config: EndConfig, areas: Mapping[str, Measures], removal: Mapping[
     pairs["failed"] = [("failure without detected", f"failure without {name}") for name in ("random", "untrained")]
     how = (config.confidence_level, config.min_seeds, (), [*pairs], True)
     rows = compare_together({"auroc": areas, "failed": failed}, pairs, *how)
-    return [row for of in rows.values() for row in of]
+    return [*rows["auroc"], *rows["failed"]]

@@ -1,4 +1,5 @@
-"""poison-fit and poison-remove: one training, on what a seed's manifest gives; all of a seed begin alike."""
+"""poison-poison: the rows of one seed, some of them poisoned. poison-fit and poison-remove: one training on them; all
+of a seed begin alike."""
 
 from collections import Counter
 from functools import partial
@@ -8,11 +9,10 @@ from scipy.stats import entropy
 from torch.nn import functional
 
 from storage import durable
-from storage.records import Rows
-from tasks.attacks.poisoning import Manifest, Texts, texts_of
+from storage.records import Rows, read_records
+from tasks.attacks.poisoning import Manifest, Texts, poisoned, texts_of
 from tasks.language.classifiers import Classifier, logits_of, new_classifier
-from tasks.poison.results import FitResult
-from tasks.poison.stages import FitConfig
+from tasks.poison.stages import FitConfig, FitResult, PoisonConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.loop import train_problem
@@ -22,6 +22,14 @@ from tasks.training.schedule import Schedule
 
 LOSS = "training_loss"
 """The metric that decides, in nats: influence asks about a minimum of the loss that was trained on."""
+
+
+def poison(run: StageRun, config: PoisonConfig, pool: StageInput) -> dict[str, float]:
+    """Records: the manifest. CheckFailed where fewer rows are poisoned than was asked for."""
+    rows = list(read_records(pool.path / "records.parquet"))
+    found = poisoned(rows, config.poison, config.train_rows, config.test_rows, config.seed)
+    run.merge_records(run.each([found.rows], list, "rows"), ("row_id",))
+    return {}
 
 
 def fit(run: StageRun, config: FitConfig, data: StageInput, found: StageInput | None = None) -> FitResult:

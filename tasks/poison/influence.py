@@ -19,8 +19,7 @@ from tasks.influence.scores import scores as influence
 from tasks.influence.task import Task, token_losses
 from tasks.language.classifiers import Classifier, kept_classifier, states_of
 from tasks.poison.fit import numbers_of
-from tasks.poison.results import FitResult
-from tasks.poison.stages import MODELS, FactorsConfig, ScoresConfig
+from tasks.poison.stages import MODELS, FactorsConfig, FitResult, ScoresConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 

@@ -1,14 +1,14 @@
-"""Configuration of each stage of the poison study, composed from the study."""
+"""Configuration and result of each stage of the poison study, composed from the study."""
 
 from typing import ClassVar, Literal
 
 from tasks.attacks.configuration import Poison
 from tasks.findings.configuration import Audit
 from tasks.language.configuration import LabelModel
-from tasks.poison.configuration import Detection, Factors, Queries
-from tasks.poison.study import Study
+from tasks.poison.study import Detection, Factors, Queries, Study
 from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
+from tasks.stage.result import Result
 from tasks.stage.study import StageConfiguration
 from tasks.training.budget import Budget
 
@@ -17,10 +17,10 @@ REMOVED = ("detected", "random", "oracle", "untrained")
 """What is taken away: what influence found, as many at random, the poisoned rows, what the untrained model found."""
 MODELS = {"victim": "model", "untrained": "initial"}
 """The models whose scores are compared, and where a victim's training kept them."""
-AUDIT_TOLERANCE = 1e-3
-"""Relative to the largest score, of a score; absolute, of a share or a measure."""
-AUDITED = dict.fromkeys(("predictions", "scores", "rows taken away", "beginnings"), AUDIT_TOLERANCE)
-"""Kinds of numbers that the audit computes again."""
+AUDITED = dict.fromkeys(("predictions", "scores", "rows taken away", "beginnings"), 1e-3)
+"""Kinds of numbers that the audit computes again -> how near they must be, relative to their usual size."""
+
+Measures = dict[str, float]
 
 
 class OfStudy(StageConfiguration):
@@ -96,3 +96,9 @@ class EndConfig(OfStudy):
     confidence_level: float
     min_seeds: int
     seed: int
+
+
+class FitResult(Result):
+    """poison-fit, poison-remove. Snapshots: folder -> learning rate at its step."""
+
+    snapshots: dict[str, float]

@@ -2,21 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from tasks.attacks.configuration import Poison
 from tasks.findings.configuration import Audit
 from tasks.language.configuration import BagOfWords, LabelledText, LabelModel, Sentences
-from tasks.poison.configuration import Detection, Factors, Queries
-from tasks.stage.configuration import scientific
+from tasks.stage.configuration import Configuration, scientific
 from tasks.stage.study import StudyBase
 from tasks.stage.validation import require_at_most, require_once
 from tasks.training.budget import Budget, LearningGate
 
 GATE = LearningGate(max_ratio=0.95, by_step=100)
 BUDGET = Budget(epochs=10, effective_batch_examples=32, learning_rate=5e-3, not_learning=GATE)
+
+
+class Factors(Configuration):
+    """The curvature by which gradients are divided."""
+
+    strategy: Literal["ekfac", "diagonal"] = scientific(
+        "ekfac", description="Its form; beside it stands identity, which is none."
+    )
+    max_degraded_share: float = scientific(
+        0.05, ge=0, lt=1, description="Share of modules without full factors above which nothing is ranked."
+    )
+
+
+class Queries(Configuration):
+    """What is asked of the model."""
+
+    rows: int = scientific(50, ge=2, description="Test rows that are asked about, in each kind of query.")
+    transforms: int = scientific(
+        3, ge=2, description="Versions of the triggered queries with half of their other words exchanged."
+    )
+    damping: float | None = scientific(
+        None, gt=0, description="Added to the curvature; empty: a tenth of its mean, module by module."
+    )
+
+
+class Detection(Configuration):
+    """Decisions without labels."""
+
+    assumed_share: float = scientific(
+        0.1, gt=0, lt=0.5, description="Share of the rows that is taken away: a guess, since nobody knows it."
+    )
+    percentile: float = scientific(85.0, gt=50, lt=100, description="Scores above this percentile are suspicious.")
 
 
 class Study(StudyBase):
