@@ -36,7 +36,6 @@ STUDY_ROOMS = (
     "tasks.poison",
     "tasks.calorimeter",
 )
-MAY_IMPORT_PREFECT_SHELL = "tasks/stage/preflight.py"
 
 
 def _imports(file: Path) -> set[str]:
@@ -104,8 +103,7 @@ def test_imports_go_down_only(room):
 def test_the_work_of_stages_never_imports_prefect():
     for file in _sources("tasks", "storage"):
         found = {name.split(".")[0] for name in _imports(file)} & {"prefect", "prefect_shell"}
-        if file != REPOSITORY / MAY_IMPORT_PREFECT_SHELL:
-            assert not found, f"{file.relative_to(REPOSITORY)} imports {found}"
+        assert not found, f"{file.relative_to(REPOSITORY)} imports {found}"
 
 
 def test_the_spine_knows_no_study():

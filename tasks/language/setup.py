@@ -29,7 +29,7 @@ from tasks.language.pairs import SEPARATOR, beginning, docstring_pairs, pack_pai
 from tasks.language.result import SetupResult
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
 from tasks.language.stages import PairsConfig, SetupConfig, TextConfig
-from tasks.stage.preflight import preflight
+from tasks.stage.preflight import require_disk
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,9 +48,7 @@ def setup(run: Any, config: TextConfig) -> SetupResult:
     `text/` are functions of the configuration and the text. Raises BadInput, and CheckFailed when the splits
     share anything.
     """
-    need = _expected_characters(config) * BYTES_PER_CHARACTER
-    durable.write_json(run.directory / "preflight.json", preflight(run.directory, need))
-
+    require_disk(run.directory, _expected_characters(config) * BYTES_PER_CHARACTER)
     skipped: Counter[str] = Counter()
     with document_store(run.directory) as store:
         text = _cut(run, config, store, skipped)

@@ -14,7 +14,6 @@ from tasks.robustness.stages import AggregateConfig, for_setup
 from tasks.robustness.study import Study
 from tasks.stage import numerics
 from tasks.stage.configuration import Configuration, field_class
-from tasks.stage.preflight import preflight
 from tests.docs.pages import PAGES
 from tests.tasks.tiny import handles_of, tiny_study
 from tests.test_architecture import STUDIES
@@ -136,7 +135,6 @@ def test_d30_setup_and_aggregate_that_need_a_gpu(tmp_path, monkeypatch):
     """Setup refused to run without a GPU though it only downloads; aggregate asked for an A100 to merge JSON."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("asked for a GPU"))
     study = tiny_study(tmp_path).model_copy(update={"execution": LanguageExecution(device="cuda")})
-    preflight(tmp_path, need_bytes=0)
     for config in (for_setup(study), AggregateConfig.of(study)):
         assert config.execution.device == "cuda" and not config.numerics.torch
         numerics.prepare(config.numerics, config.execution, 0)
