@@ -28,7 +28,8 @@ from torch import nn
 from benchmarks import language
 from tasks.language.model import block_losses_in_parts
 from tasks.stage import numerics
-from tasks.training import ahead, loop
+from tasks.training import loop
+from tasks.training import step as ahead
 from tasks.training.budget import Budget
 from tasks.training.schedule import Schedule
 from tests.tasks.tiny import stage_run

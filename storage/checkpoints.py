@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from storage import durable, reading
-from storage.differences import differences
 from storage.errors import CheckFailed
 from storage.inside import inside
+from storage.lineage import differences
 from storage.locks import Lock
 from storage.tensors import read_tensors, write_tensors
 

@@ -18,7 +18,7 @@ from deployments.prefect.report_pages import link_of
 from deployments.views.curves import curves_of
 from deployments.views.estimate import Estimate
 from storage import attempts, durable, markers, reading
-from storage.differences import leaves
+from storage.lineage import leaves
 from storage.run_directory import RunDirectory, read
 from tasks.findings.table import without_links
 from tasks.stage.progress import described

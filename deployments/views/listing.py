@@ -14,10 +14,9 @@ from storage import attempts, durable, locks, markers
 from storage.__main__ import MANIFEST
 from storage.attempts import exactness
 from storage.checkpoints import furthest
-from storage.differences import ABSENT, leaves
 from storage.errors import MESSAGE_SHOWN, BadInput, cut
 from storage.inside import inside
-from storage.lineage import Lineages, asked, differing
+from storage.lineage import ABSENT, Lineages, asked, differing, leaves
 from storage.run_directory import LATEST, RunDirectory, find_runs, read, run_in
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import described

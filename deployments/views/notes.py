@@ -11,9 +11,8 @@ from typing import Any
 from deployments.dag.walk import Handle
 from storage import markers
 from storage.checkpoints import furthest, progress
-from storage.differences import differences
 from storage.errors import BadInput
-from storage.lineage import Difference, Lineage, Lineages, asked_otherwise, differing
+from storage.lineage import Difference, Lineage, Lineages, asked_otherwise, differences, differing
 from storage.run_directory import RunDirectory, read, run_in
 
 SHOWN_NEIGHBOURS = 3

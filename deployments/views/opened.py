@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from deployments.views.listing import ListedStudy, read_root, standing
 from storage import durable
-from storage.differences import leaves
 from storage.errors import BadInput, did_you_mean
+from storage.lineage import leaves
 from storage.rows import rows_of
 from storage.run_directory import RunDirectory, find_runs, run_in
 from tasks.stage.result import NOTED_BY_THE_FRAME

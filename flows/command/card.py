@@ -10,9 +10,9 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from flows.command.show import again
 from storage import durable, markers
-from storage.differences import leaves
 from storage.errors import BadInput
 from storage.inside import copy
+from storage.lineage import leaves
 from storage.reading import json_value
 from storage.rows import rows_of
 from storage.run_directory import RunDirectory, read

@@ -6,10 +6,9 @@ from typing import Any
 
 from deployments.views.listing import date, ended_at, standing
 from storage import attempts
-from storage.differences import ABSENT, leaves
 from storage.errors import BadInput
 from storage.inside import inside
-from storage.lineage import Difference, Lineage, Lineages, asked_otherwise, by_field, differing, pairs
+from storage.lineage import ABSENT, Difference, Lineage, Lineages, asked_otherwise, by_field, differing, leaves, pairs
 from storage.run_directory import RunDirectory, read
 
 SHOWN = 20

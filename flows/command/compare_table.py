@@ -9,8 +9,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from storage.differences import leaves
 from storage.errors import BadInput
+from storage.lineage import leaves
 from storage.reading import read_text
 from tasks.findings.arms import in_words
 from tasks.findings.comparison_table import arm_table, comparison_table, test_table

@@ -17,7 +17,7 @@ from tasks.training.order import as_stored
 from tasks.training.schedule import Schedule
 from tasks.training.trials.findings import TrialEnd
 from tasks.training.trials.short import fit_single_batch, require_fit, try_rate
-from tasks.training.trials.trial import trial as train_as_trial
+from tasks.training.trials.short import trial as train_as_trial
 
 
 def rates(run: StageRun, config: RatesConfig, events: StageInput, look: StageInput) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from storage import durable, reading
-from storage.differences import differences
 from storage.errors import BadInput, CheckFailed
+from storage.lineage import differences
 from storage.records import RecordParts, read_records
 from storage.run_directory import read
 from tasks.stage import numerics

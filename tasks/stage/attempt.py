@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from storage import attempts, durable, generations, locks, markers
-from storage.differences import leaves
 from storage.errors import BadInput, CheckFailed, Held, NoProgress, cut
 from storage.inside import refuse_links
+from storage.lineage import leaves
 from storage.reading import UNANSWERED
 from storage.run_directory import SCRATCH, RunDirectory, fingerprint, read
 from tasks.stage import numerics

@@ -1,18 +1,91 @@
-"""Outcomes of attempts: the table of end states, and the end state of each exception."""
+"""Outcomes of attempts: the table of end states, the end state of each exception, and diagnoses for people."""
+
+from __future__ import annotations
 
 import errno
 import sysconfig
 import traceback
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from storage import locks
 from storage.attempts import AttemptRecord
 from storage.errors import BadInput, CheckFailed, NoProgress, NotLearning, NumericalFailure, Stop
 from storage.reading import UNANSWERED
-from tasks.stage.diagnosis import Category, Diagnosis
+
+Level = Literal["info", "warning", "error"]
+Category = Literal[
+    # of an attempt
+    "bad input",
+    "check failed",
+    "crash",
+    "directory gone",
+    "disk full",
+    "no progress",
+    "not learning",
+    "numerical failure",
+    "stalled",
+    "taken over",
+    # of a job
+    "cancelled",
+    "deadline",
+    "ended",
+    "environment",
+    "finished",
+    "held",
+    "killed",
+    "lost",
+    "node failure",
+    "not now",
+    "not submitted",
+    "out of memory",
+    "output folder",
+    "preempted",
+    "refused",
+    "revoked",
+    "time limit",
+    # of a record that another version of this code wrote
+    "other",
+]
+"""The categories of a diagnosis. Code decides by them, never by the text of a diagnosis."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A diagnosis: the cause (`summary`, `detail`) and the remedy (`resolution`, empty: none needed)."""
+
+    level: Level
+    category: Category
+    summary: str
+    detail: str = ""
+    resolution: str = ""
+
+    @property
+    def text(self) -> str:
+        """The diagnosis in sentences."""
+        return " ".join(part.rstrip(".") + "." for part in (self.summary, self.detail, self.resolution) if part)
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+    @classmethod
+    def read(cls, values: Mapping[str, object] | None) -> Diagnosis | None:
+        """Reads the diagnosis of a record or a journal; None when it has none.
+
+        Another version of this code may have written it: an unknown category is read as `other`, a level as `error`.
+        """
+        if not values:
+            return None
+        level, category = values.get("level"), values.get("category")
+        texts = (str(values.get(name) or "") for name in ("summary", "detail", "resolution"))
+        return cls(
+            cast("Level", level) if level in get_args(Level) else "error",
+            cast("Category", category) if category in get_args(Category) else "other",
+            *texts,
+        )
+
 
 INSTALLED = ("site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name)
 ROOMS = tuple(f"{Path(__file__).parents[2] / room}/" for room in ("flows", "deployments", "tasks", "storage"))

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from storage import durable
 from storage.errors import BadInput, Stop
-from tasks.stage.diagnosis import Diagnosis
+from tasks.stage.outcome import Diagnosis
 
 LOG = logging.getLogger("ratchet.stop")
 WRITE_EVERY_SECONDS = 1.0

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import durable, markers
-from storage.differences import differences
 from storage.errors import BadInput, did_you_mean
+from storage.lineage import differences
 from storage.run_directory import RunDirectory
 from storage.tensors import read_tensors
 from tasks.stage.result import Result

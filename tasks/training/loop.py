@@ -18,20 +18,18 @@ from storage.errors import NumericalFailure, Stop
 from tasks.stage.execution import Execution
 from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageRun
-from tasks.training.ahead import ahead_of
 from tasks.training.compiled import compiled, explain_compiler
 from tasks.training.culprits import FailedStep, find_culprits, locate
 from tasks.training.gradients import GradientNorms, advice, measured
-from tasks.training.guard import Guarded
 from tasks.training.loader import MicroBatches, micro_batches
 from tasks.training.memory import DoesNotFit, MicroBatchSize, explain_out_of_memory
 from tasks.training.phases import Clock
 from tasks.training.problem import Problem
+from tasks.training.result import compared, require_learning, require_usable_gate
 from tasks.training.saver import Saver, require_disk_for_checkpoints
 from tasks.training.schedule import Schedule
-from tasks.training.state import Position, State, StepStart
-from tasks.training.step import learning_rate, matmul_precision, optimizer_step
-from tasks.training.trivial import compared, require_learning, require_usable_gate
+from tasks.training.state import Guarded, Position, State, StepStart
+from tasks.training.step import ahead_of, learning_rate, matmul_precision, optimizer_step
 
 METRICS_EVERY_STEPS = 10
 

@@ -34,7 +34,7 @@ from storage.visible import is_hidden, visible
 from tasks.findings.document import Document, Excerpt, Figure, Folded, Section
 from tasks.findings.page import html_page
 from tasks.findings.table import Link, Table
-from tasks.stage.diagnosis import Diagnosis
+from tasks.stage.outcome import Diagnosis
 from tests.deployments.slurm.pool.test_reconcile import job, record, run, submission
 from tests.storage import runs
 

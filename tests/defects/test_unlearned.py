@@ -8,7 +8,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import command
 from storage.run_directory import RunDirectory
-from tasks.training.trivial import compared
+from tasks.training.result import compared
 from tasks.training.unlearned import unlearned
 
 PAGE = """
@@ -46,7 +46,7 @@ noise = study_flow(page)
 """
 WORK = """
 from tasks.findings.publish import publish
-from tasks.training.trivial import compared
+from tasks.training.result import compared
 
 
 def train(run, config):

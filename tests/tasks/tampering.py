@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file, save_file
 
 from storage import durable
-from storage.differences import leaves as of_dictionaries
 from storage.errors import BadInput, CheckFailed
+from storage.lineage import leaves as of_dictionaries
 from tasks.findings.final_results import Origins
 from tasks.stage import numerics
 from tasks.stage.reopened import Reopened, reopen

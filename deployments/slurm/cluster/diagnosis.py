@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from deployments.slurm.cluster.client import Job
-from tasks.stage.diagnosis import Diagnosis
+from tasks.stage.outcome import Diagnosis
 
 CONTINUES = "Nothing to do: the next job continues from the last checkpoint."
 ELSEWHERE = "Nothing to do: the next job continues elsewhere. Inform the cluster's operators if it happens often."

@@ -21,8 +21,7 @@ from typing import Any
 from storage import durable, locks, reading
 from storage.reading import of_kind
 from storage.run_directory import RunDirectory
-from tasks.stage.diagnosis import Diagnosis
-from tasks.stage.outcome import Follows
+from tasks.stage.outcome import Diagnosis, Follows
 
 MEMORY_WORDS = (b"exceeded memory limit", b"oom-kill", b"oom_kill", b"Out Of Memory")
 CANCEL_WORDS = re.compile(rb"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*")

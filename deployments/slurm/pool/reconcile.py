@@ -18,8 +18,7 @@ from deployments.slurm.cluster.client import Job
 from deployments.slurm.job.journal import End, Submission
 from deployments.slurm.job.plan import Origin
 from deployments.slurm.job.script import BAD_INPUT, DISK_FULL, HELD, SETUP_FAILED
-from tasks.stage.diagnosis import Category, Diagnosis
-from tasks.stage.outcome import AWAITING_RETRY, END_STATES, PRECEDENCE, Follows, in_words, stops
+from tasks.stage.outcome import AWAITING_RETRY, END_STATES, PRECEDENCE, Category, Diagnosis, Follows, in_words, stops
 
 LOG = logging.getLogger("ratchet.slurm")
 CONTINUES_LATER = "Nothing to do: the next job tries again in some minutes."

@@ -22,8 +22,7 @@ from deployments.slurm.job.script import JobText, array_text, asked_for, sbatch_
 from deployments.slurm.pool.reconcile import Limits
 from storage import durable
 from storage.inside import refuse_links
-from tasks.stage.diagnosis import Diagnosis
-from tasks.stage.outcome import Follows
+from tasks.stage.outcome import Diagnosis, Follows
 
 LOG = logging.getLogger("ratchet.slurm")
 TASKS_AT_MOST = 200

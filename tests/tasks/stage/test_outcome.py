@@ -7,8 +7,17 @@ import pytest
 
 from storage import attempts
 from tasks.stage import outcome
-from tasks.stage.diagnosis import Category, Diagnosis
-from tasks.stage.outcome import END_STATES, PRECEDENCE, Follows, in_words, state_named, state_of_study, stops
+from tasks.stage.outcome import (
+    END_STATES,
+    PRECEDENCE,
+    Category,
+    Diagnosis,
+    Follows,
+    in_words,
+    state_named,
+    state_of_study,
+    stops,
+)
 
 # end state: exit code, name and type of the Prefect state where it ran, what follows on SLURM, in words
 DESIGN = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.training import ahead
+from tasks.training import step as ahead
 from tasks.training.culprits import FOLDER
 from tests.tasks.tiny import SEEN, ToyConfig, files_of, toy_attempt, toy_directory, toy_to_the_end, what_must_be_equal
 

@@ -13,10 +13,10 @@ from storage.errors import CheckFailed
 from tasks.findings.final_results import changes_of, numerics_changed
 from tasks.stage.run import StageInput
 from tasks.training.budget import Budget, SpikeGuard
-from tasks.training.guard import Guarded
 from tasks.training.loader import examples_of
 from tasks.training.order import example_at
 from tasks.training.schedule import Schedule
+from tasks.training.state import Guarded
 from tasks.training.trained import metric_rows, require_budget
 from tests.tasks import tiny
 from tests.tasks.tiny import (

@@ -6,7 +6,7 @@ import pytest
 
 from deployments.slurm.cluster import diagnosis
 from deployments.slurm.cluster.client import Job
-from tasks.stage.diagnosis import Diagnosis
+from tasks.stage.outcome import Diagnosis
 
 SLURMS_ENDS = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",

@@ -7,7 +7,7 @@ import pytest
 
 from deployments.slurm.job.journal import End, Journal, Submission
 from storage import durable, reading
-from tasks.stage.diagnosis import Diagnosis
+from tasks.stage.outcome import Diagnosis
 
 ENTRY = Submission(1, "study-train.3fa9c1.1", "flow-run", 1.5, True, 4.0, 8.0, 2, 1, 60, 3, "state", None)
 FOUND = Diagnosis("info", "time limit", "it ended", "job 7", "Nothing to do.")

@@ -11,7 +11,7 @@ from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.pool import mirror
 from deployments.slurm.pool.mirror import Beside, Mirror, jobs_markdown
 from deployments.slurm.pool.reconcile import Run, Seen
-from tasks.stage.diagnosis import Diagnosis
+from tasks.stage.outcome import Diagnosis
 
 
 class Client:

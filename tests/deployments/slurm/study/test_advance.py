@@ -33,7 +33,7 @@ from flows.command.study import stand_of
 from storage import attempts, durable, generations, locks
 from tasks.findings.configuration import ArmsConfig, role_of
 from tasks.stage.attempt import attempt
-from tasks.stage.diagnosis import Diagnosis
+from tasks.stage.outcome import Diagnosis
 from tasks.stage.run import Stage
 from tasks.stage.study import StudyBase
 from tests.deployments.requests import counted

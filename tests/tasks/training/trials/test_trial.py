@@ -13,7 +13,7 @@ from tasks.stage.run import Stage, StageRun
 from tasks.training.budget import LearningGate
 from tasks.training.schedule import Schedule
 from tasks.training.trained import metric_rows
-from tasks.training.trials.trial import trial
+from tasks.training.trials.short import trial
 from tests.tasks.tiny import SEEN, ToyConfig, toy_attempt, toy_problem
 
 STAGE = Stage("trial", ToyConfig, "tests.tasks.training.trials.test_trial:work")
