@@ -38,24 +38,25 @@ def deploy(client: SyncPrefectClient, deployments: Iterable[dict[str, Any]]) -> 
     Their pools must be there. A run of one works in the folder in which this is called.
     """
     here = {"prefect.deployments.steps.set_working_directory": {"directory": str(Path.cwd())}}
-    for given in deployments:
-        flow = made(import_object(given["entrypoint"]))
+    for deployment in deployments:
+        flow = made(import_object(deployment["entrypoint"]))
         client.create_deployment(
             client.create_flow(flow),
-            given["name"],
+            deployment["name"],
             schedules=[
                 DeploymentScheduleCreate(
-                    schedule=IntervalSchedule(interval=timedelta(seconds=one["interval"])), active=one["active"]
+                    schedule=IntervalSchedule(interval=timedelta(seconds=schedule["interval"])),
+                    active=schedule["active"],
                 )
-                for one in given.get("schedules", [])
+                for schedule in deployment.get("schedules", [])
             ],
-            parameters=given.get("parameters", {}),
-            description=given["description"],
-            tags=given["tags"],
-            work_pool_name=given["work_pool"]["name"],
-            entrypoint=given["entrypoint"],
-            job_variables=given["work_pool"].get("job_variables", {}),
+            parameters=deployment.get("parameters", {}),
+            description=deployment["description"],
+            tags=deployment["tags"],
+            work_pool_name=deployment["work_pool"]["name"],
+            entrypoint=deployment["entrypoint"],
+            job_variables=deployment["work_pool"].get("job_variables", {}),
             parameter_openapi_schema=parameter_schema(flow).model_dump_for_openapi(),
             pull_steps=[here],
         )
-        yield f"{flow.name}/{given['name']}"
+        yield f"{flow.name}/{deployment['name']}"

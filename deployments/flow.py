@@ -103,8 +103,8 @@ def flow_of(page: Page) -> Flow[..., Any]:
 
 def _require_form(root: Any, dispatch: Any, over: Any) -> None:
     """BadInput that names the value that is not what the form asks for."""
-    given: list[tuple[str, Any, Any]] = [("root", str, root), ("dispatch", Dispatch, dispatch), ("over", Over, over)]
-    for name, kind, value in given:
+    fields: list[tuple[str, Any, Any]] = [("root", str, root), ("dispatch", Dispatch, dispatch), ("over", Over, over)]
+    for name, kind, value in fields:
         try:
             TypeAdapter(kind).validate_python(value, strict=True)
         except ValidationError as error:
@@ -113,11 +113,11 @@ def _require_form(root: Any, dispatch: Any, over: Any) -> None:
 
 def _run_name() -> str:
     """By what the form says, which need not be valid."""
-    given = flow_run.parameters
-    study = given.get("study")
+    parameters = flow_run.parameters
+    study = parameters.get("study")
     study = study.model_dump() if isinstance(study, StudyBase) else study if isinstance(study, dict) else {}
     seed = study.get("seed", StudyBase.model_fields["seed"].default)
-    return f"{study.get('name', flow_run.flow_name)}-" + ("sweep" if given.get("over") else f"s{seed}")
+    return f"{study.get('name', flow_run.flow_name)}-" + ("sweep" if parameters.get("over") else f"s{seed}")
 
 
 class Form:
@@ -144,21 +144,23 @@ class Form:
     def _groups(self) -> dict[str, Any]:
         """The study's own defaults of its groups: they differ from those of the group's class, which its schema has."""
         defaults = {name: field.default for name, field in self._model.model_fields.items()}
-        return {name: one.model_dump(mode="json") for name, one in defaults.items() if isinstance(one, Configuration)}
+        return {
+            name: group.model_dump(mode="json") for name, group in defaults.items() if isinstance(group, Configuration)
+        }
 
 
 def _shown(
     properties: dict[str, Any], keys: Sequence[str], handler: GetJsonSchemaHandler, defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The properties that `keys` name, with these defaults; of a group (`budget.epochs`) only those named."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key in keys:
         name, _, inner = key.partition(".")
         if not inner:
-            found[name] = properties[name] | ({"default": defaults[name]} if name in defaults else {})
+            values[name] = properties[name] | ({"default": defaults[name]} if name in defaults else {})
             continue
         group = {"type": "object", "title": name.capitalize(), "description": properties[name].get("description", "")}
-        shown = found.setdefault(name, group | {"properties": {}})
+        shown = values.setdefault(name, group | {"properties": {}})
         whole = handler.resolve_ref_schema(properties[name])["properties"]
         shown["properties"] |= _shown(whole, [inner], handler, defaults.get(name) or {})
-    return found
+    return values

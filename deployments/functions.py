@@ -71,25 +71,25 @@ class FunctionStage(Stage):
     reads: tuple[str, ...] = field(kw_only=True)
     """Parameters for finished stages: those without an annotation."""
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        if given and isinstance(given[0], StageRun):
-            return self._work(*given, **named)
+    def __call__(self, *positional: Any, **named: Any) -> Any:
+        if positional and isinstance(positional[0], StageRun):
+            return self._work(*positional, **named)
         study, dispatch = _walked(f"{self.__name__}()")
         for name in named.keys() - (known := _parameters(self.written)).keys():
             raise BadInput(
                 f"the stage {self.__name__} has no parameter {name!r}; {did_you_mean(name, known)}it has "
                 f"{', '.join(known)}"
             )
-        values = dict([*inspect.signature(self.written).bind_partial(None, *given, **named).arguments.items()][1:])
+        values = dict([*inspect.signature(self.written).bind_partial(None, *positional, **named).arguments.items()][1:])
         read = {name: values.pop(name, known[name].default) for name in self.reads}
-        read = {name: one for name, one in read.items() if one is not None or known[name].default is not None}
-        inputs = {name: roles(name, one) for name, one in read.items()}
-        if missing := [name for name, one in read.items() if one is inspect.Parameter.empty or not inputs[name]]:
+        read = {name: stage for name, stage in read.items() if stage is not None or known[name].default is not None}
+        inputs = {name: roles(name, stage) for name, stage in read.items()}
+        if missing := [name for name, stage in read.items() if stage is inspect.Parameter.empty or not inputs[name]]:
             raise BadInput(f"the stage {self.__name__} is given no stage call as {missing[0]}{too_low(study)}")
-        by_role = {role: one for several in inputs.values() for role, one in several.items()}
+        by_role = {role: stage for several in inputs.values() for role, stage in several.items()}
         again = self._read(by_role)
-        for name, one in read.items():
-            if again.get(name) != ([*one] if isinstance(one, tuple) else one):
+        for name, stage in read.items():
+            if again.get(name) != ([*stage] if isinstance(stage, tuple) else stage):
                 raise BadInput(
                     f"the stage {self.__name__} is given {', '.join(inputs[name])} of {name}, which read like "
                     "something else, another parameter or a list: rename a key, or write a number as a number"
@@ -103,12 +103,12 @@ class FunctionStage(Stage):
 
     def _read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """What each parameter is given; a role that reads like two of them is the longer one's."""
-        given: dict[str, dict[str, Any]] = {}
-        for role, one in inputs.items():
+        values: dict[str, dict[str, Any]] = {}
+        for role, value in inputs.items():
             begins = (name for name in self.reads if f"{role}_".startswith((f"{name}_", f"{name}-")))
             name = max(begins, key=len)
-            given.setdefault(name, {})[role.removeprefix(name)] = one
-        return {name: nested(several) for name, several in given.items()}
+            values.setdefault(name, {})[role.removeprefix(name)] = value
+        return {name: nested(several) for name, several in values.items()}
 
     @property
     def __code__(self) -> Any:
@@ -228,20 +228,24 @@ def report(
     such training: nothing is called better. BadInput for arms that do not pair.
     """
     study, dispatch = _walked("report()")
-    several: dict[str, list[Any]] = {arm: [*of] if isinstance(of, list | tuple) else [of] for arm, of in arms.items()}
-    if strange := [arm for arm, of in several.items() if not of or not all(isinstance(one, Handle) for one in of)]:
+    several: dict[str, list[Any]] = {
+        arm: [*stages] if isinstance(stages, list | tuple) else [stages] for arm, stages in arms.items()
+    }
+    if strange := [
+        arm for arm, stages in several.items() if not stages or not all(isinstance(stage, Handle) for stage in stages)
+    ]:
         raise BadInput(f"report: the arm {strange[0]!r} is no stage call, and no list of one or more{too_low(study)}")
     if unknown := [name for name in compare if name not in several]:
         raise BadInput(f"report: compare names {unknown[0]!r}; the arms are {', '.join(several)}")
     if len(compare) not in (0, 2) or len(several) < 2 or len({*compare}) != len(compare):
         raise BadInput("report: two or more arms are compared, and compare names two of them: an arm and its reference")
-    varied = {arm: _varied(of) for arm, of in several.items()}
+    varied = {arm: _varied(stages) for arm, stages in several.items()}
     names = {name: None for differ in varied.values() for name in differ}
     by = " and ".join(names) or "seed"
     alone = "all" if names else str(study.seed)  # an arm of one call, which is of no fold where others have some
     called = {
-        arm: [", ".join(str(differ[name][number]) for name in differ) or alone for number in range(len(of))]
-        for (arm, of), differ in zip(several.items(), varied.values(), strict=True)
+        arm: [", ".join(str(differ[name][number]) for name in differ) or alone for number in range(len(stages))]
+        for (arm, stages), differ in zip(several.items(), varied.values(), strict=True)
     }
     if alike := [arm for arm, values in called.items() if len({*values}) < len(values)]:
         raise BadInput(
@@ -258,7 +262,9 @@ def report(
         metric=metric, arms=called, varied=by, compare=[*compare], higher_is_better=higher_is_better, question=question
     )
     inputs = {
-        role_of(arm, by, value): one for arm, of in several.items() for value, one in zip(called[arm], of, strict=True)
+        role_of(arm, by, value): stage
+        for arm, stages in several.items()
+        for value, stage in zip(called[arm], stages, strict=True)
     }
     return dispatch(REPORT, config, **inputs)
 
@@ -274,13 +280,13 @@ def _varied(handles: Sequence[Handle]) -> dict[str, list[Any]]:
 
 
 def _differing(fields: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    values = {name: [one.get(name) for one in fields] for one in fields for name in one}
+    values = {name: [arm.get(name) for arm in fields] for arm in fields for name in arm}
     return {name: several for name, several in values.items() if any(value != several[0] for value in several)}
 
 
 def _fields_of_all(handle: Handle) -> dict[str, Any]:
     """The scientific fields of a stage call and of all that it reads; of one name its own, or the nearest."""
-    read = [_fields_of_all(given) for given in handle.inputs.values()]
+    read = [_fields_of_all(parent) for parent in handle.inputs.values()]
     return dict(ChainMap(handle.config.scientific(), *read))
 
 
@@ -313,11 +319,15 @@ def _field(function: Callable[..., Any], parameter: inspect.Parameter, hint: Any
     return kind, declared(default, description=knob_.description, **knob_.limits)
 
 
-def roles(name: str, given: Any) -> dict[str, Any]:
+def roles(name: str, inputs: Any) -> dict[str, Any]:
     """The inputs that a stage is given as `name`: a stage call, or those of dictionaries and lists, by key and number:
     `name_key`, `name-0`, in a list `name_0`."""
-    if not isinstance(given, list | tuple | dict):
-        return {name: given}
-    items = given.items() if isinstance(given, dict) else ((str(number), one) for number, one in enumerate(given))
-    named = ((f"{name}-{key}" if isinstance(key, int) else f"{name}_{key}" if name else key, one) for key, one in items)
-    return {role: one for key, several in named for role, one in roles(key, several).items()}
+    if not isinstance(inputs, list | tuple | dict):
+        return {name: inputs}
+    items = (
+        inputs.items() if isinstance(inputs, dict) else ((str(number), stage) for number, stage in enumerate(inputs))
+    )
+    named = (
+        (f"{name}-{key}" if isinstance(key, int) else f"{name}_{key}" if name else key, stage) for key, stage in items
+    )
+    return {role: stage for key, several in named for role, stage in roles(key, several).items()}

@@ -43,7 +43,9 @@ def own_server(home: Path | None = None) -> Iterator[Server]:
         assert server
         with get_client(sync_client=True) as client:
             make_pool(client, JOBS)
-            for _ in deploy(client, (one for one in shared_deployments() if one["work_pool"]["name"] == JOBS)):
+            for _ in deploy(
+                client, (deployment for deployment in shared_deployments() if deployment["work_pool"]["name"] == JOBS)
+            ):
                 pass
         yield server
 
@@ -63,8 +65,8 @@ def own_services(site: Site, home: Path | None = None) -> Iterator[Callable[[], 
 
             def check() -> None:
                 if process.poll() is not None:
-                    said = log.read_text(errors="replace").strip().rpartition("\n")[2]
-                    raise WorkerEnded(f"the worker of the jobs ended by itself ({said}); {log} says why")
+                    last_line = log.read_text(errors="replace").strip().rpartition("\n")[2]
+                    raise WorkerEnded(f"the worker of the jobs ended by itself ({last_line}); {log} says why")
 
             _wait_until_served(process, folder_of_pool(site, JOBS), server, check)
             yield check
@@ -110,8 +112,8 @@ def _on_own_disk() -> Path:
         return home
     mine = Path(tempfile.gettempdir(), f"ratchet-prefect-{os.getuid()}")
     mine.mkdir(mode=0o700, exist_ok=True)
-    found = mine.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = mine.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise BadInput(f"{mine} is not yours alone: set PREFECT_HOME to a folder on a disk of this host's own")
     return mine
 

@@ -28,8 +28,8 @@ class LazyFlow:
     def made(self) -> Flow[..., Any]:
         return self._make()
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self.made(*given, **named)
+    def __call__(self, *positional: Any, **named: Any) -> Any:
+        return self.made(*positional, **named)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # Python asks for such names itself, of whatever stands in a module
@@ -65,6 +65,6 @@ def made(flow: Any) -> Any:
 
 def require_flow(page: Page) -> None:
     """BadInput when Prefect would not find the page's flow."""
-    found = page.names.get(page.name)
-    if not isinstance(found, LazyFlow | getattr(sys.modules.get("prefect"), "Flow", LazyFlow)):
+    flow = page.names.get(page.name)
+    if not isinstance(flow, LazyFlow | getattr(sys.modules.get("prefect"), "Flow", LazyFlow)):
         raise BadInput(f"{page.file}: names no flow {page.name!r}: end it with `{page.name} = study_flow(page)`")

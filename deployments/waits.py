@@ -14,11 +14,11 @@ Found = TypeVar("Found")
 def wait_for(look: Callable[[], Found | None], seconds: float, otherwise: Callable[[], str]) -> Found:
     """What `look` finds, once it finds something; after so many seconds BadInput with the sentence `otherwise`."""
     end = time.monotonic() + seconds
-    while not (found := look()):
+    while not (answer := look()):
         if time.monotonic() > end:
             raise BadInput(otherwise())
         time.sleep(LOOK_SECONDS)
-    return found
+    return answer
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -66,13 +66,13 @@ def _advance_each(files: Iterable[Path], site: Site, root: Path, log: Log) -> di
     left: dict[str, Exception] = {}
     for file in files:
         try:
-            found = patiently(partial(follow.advance_kept, file, site, root))
+            stages = patiently(partial(follow.advance_kept, file, site, root))
         except Exception as error:  # one study stops no other, whatever stands in its files
             known = isinstance(error, BadInput | PrefectException | httpx.HTTPError | OSError)
             log.warning("%s: %s", file.stem, error, exc_info=not known)
             left[file.parent.parent.name] = error
             continue
-        stands = [f"{handle.label} {found.standing(handle).stand}" for handle in found.handles]
+        stands = [f"{handle.label} {stages.standing(handle).stand}" for handle in stages.handles]
         log.info("%s: %s", file.stem, ", ".join(stands))
     return left
 
@@ -82,11 +82,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = argparse.ArgumentParser(prog="python -m flows.advance", allow_abbrev=False)
     options.add_argument("--root", required=True)
     options.add_argument("--study", default="", help="all studies below the root where it is not given")
-    given = options.parse_args(arguments)
+    parsed = options.parse_args(arguments)
     log_visibly()
-    root, log = Path(given.root), logging.getLogger("ratchet.advance")
+    root, log = Path(parsed.root), logging.getLogger("ratchet.advance")
     try:
-        left = _advance_each(study_file.active(root, given.study), read_site(), root, log)
+        left = _advance_each(study_file.active(root, parsed.study), read_site(), root, log)
     except BadInput as error:
         log.warning("%s", error)
         return BAD_INPUT.exit_code

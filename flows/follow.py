@@ -48,7 +48,7 @@ class Studies:
         """Starts what is ready, and lets go of what has ended; True where anything is left to follow."""
         for entry in list(self._job.entries()):
             try:
-                found = self._look_at(entry)
+                stages = self._look_at(entry)
             except (httpx.HTTPError, PrefectException, OSError) as error:  # the server or the disk: the next look
                 LOG.warning("%s: %s", entry.file.stem, error)
                 continue
@@ -57,8 +57,8 @@ class Studies:
                 continue
             if entry.by_person:
                 self._job.add(Entry(entry.file, entry.root, by_person=False))
-            if not found.under_way:
-                state = final_state(found)
+            if not stages.under_way:
+                state = final_state(stages)
                 self._let_go(entry, f"{state.name}: {state.message}")
         return bool([*self._job.entries()])
 

@@ -62,7 +62,7 @@ def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
         raise BadInput(
             f"{name} reads what is not finished: {', '.join(handle.waits_for)}. Start the study, which runs them first"
         )
-    inputs = {role: given.as_input() for role, given in handle.inputs.items()}
+    inputs = {role: parent.as_input() for role, parent in handle.inputs.items()}
     until = time.monotonic() + 60 * HELD_MINUTES
     this = (handle.stage, handle.config, handle.run, inputs, handle.own_source, handle.origin)
     while (outcome := attempt(*this)).end_state == "held":
@@ -77,9 +77,9 @@ def _find(handles: list[Handle], name: str, run: RunDirectory | None) -> Handle:
     """The stage of this name and run. One that gives another run by now, of which there is this, is to be refused by
     the attempt, which leaves a record of it and says what changed."""
     named = [handle for handle in handles if handle.stage.name == name]
-    found = [handle for handle in named if run is None or handle.run.fingerprint == run.fingerprint]
-    if len(found) == 1:
-        return found[0]
+    matching = [handle for handle in named if run is None or handle.run.fingerprint == run.fingerprint]
+    if len(matching) == 1:
+        return matching[0]
     if not named:
         raise BadInput(f"there is no stage {name!r} on this page: {', '.join(handle.stage.name for handle in handles)}")
     if run is not None and run.path.is_dir():
@@ -87,7 +87,7 @@ def _find(handles: list[Handle], name: str, run: RunDirectory | None) -> Handle:
         same = (handle for handle in named if handle.config.scientific() == fields)
         return replace(next(same, named[0]), run=run, verdict=Verdict(False, present=False))
     known = ", ".join(handle.run.fingerprint for handle in named)
-    if not found:
+    if not matching:
         raise BadInput(
             f"{name} has the fingerprint {known} and not {run and run.fingerprint}: code, a package or a file that it "
             "reads changed since it was dispatched; restore that, or start the study again, which is another run"
@@ -101,16 +101,16 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("study-file", "stage", "root"):
         options.add_argument(f"--{name}", required=True)
     options.add_argument("--fingerprint")
-    given = options.parse_args(arguments)
+    parsed = options.parse_args(arguments)
     _log_to_standard_error()
     try:
-        outcome = work(given.study_file, given.stage, given.root, given.fingerprint)
+        outcome = work(parsed.study_file, parsed.stage, parsed.root, parsed.fingerprint)
     except BadInput as error:
         LOG.error("bad input: %s", error)
         return BAD_INPUT
     except Exception as error:
         LOG.exception("ended before the stage began")
-        return DISK_FULL if durable.disk_full(error, Path(given.root)) else ENDED_BEFORE
+        return DISK_FULL if durable.disk_full(error, Path(parsed.root)) else ENDED_BEFORE
     LOG.info("%s", f"{outcome.end_state}: {outcome.text}" if outcome.message else outcome.end_state)
     if outcome.diagnosis and outcome.diagnosis.category == "disk full":
         return DISK_FULL  # the attempt's record may have found no room either

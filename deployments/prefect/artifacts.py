@@ -46,9 +46,9 @@ class Artifacts:
     def clear(self) -> None:
         """Removes what an earlier start of the flow run left on its page: it would be shown as if it were so now."""
         of_page = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[UUID(str(self._page["flow_run_id"]))]))
-        while found := self._client.read_artifacts(artifact_filter=of_page):
-            for one in found:
-                self._client.delete_artifact(one.id)
+        while page := self._client.read_artifacts(artifact_filter=of_page):
+            for artifact in page:
+                self._client.delete_artifact(artifact.id)
 
     def text(self, what: str, markdown: str, description: str = "") -> None:
         """A text that is replaced when it changes."""

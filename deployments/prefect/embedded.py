@@ -114,10 +114,10 @@ def server_here() -> Server | None:
     for process, environment in _with_open(database):
         with suppress(psutil.Error):
             if EPHEMERAL not in environment:
-                for one in process.net_connections("tcp"):
-                    if one.status == psutil.CONN_LISTEN:
-                        here = "127.0.0.1" if one.laddr.ip in ("0.0.0.0", "::") else one.laddr.ip
-                        address = f"http://{f'[{here}]' if ':' in here else here}:{one.laddr.port}/api"
+                for connection in process.net_connections("tcp"):
+                    if connection.status == psutil.CONN_LISTEN:
+                        here = "127.0.0.1" if connection.laddr.ip in ("0.0.0.0", "::") else connection.laddr.ip
+                        address = f"http://{f'[{here}]' if ':' in here else here}:{connection.laddr.port}/api"
                         return Server(address, environment.get(PASSWORD, PREFECT_API_AUTH_STRING.value()))
     return None
 
@@ -197,19 +197,19 @@ def started_server(log: Path, port: int = 0) -> Iterator[Server]:
             start_new_session=True,
         )
     assert process.stdin and process.stdout
-    said = process.stdout
+    output = process.stdout
 
     def line(seconds: float, otherwise: str) -> bytes:
         """The next line of the server; empty where it has ended."""
-        wait_for(lambda: select.select([said], [], [], 0)[0], seconds, lambda: otherwise)
-        return said.readline().strip()
+        wait_for(lambda: select.select([output], [], [], 0)[0], seconds, lambda: otherwise)
+        return output.readline().strip()
 
     stays = b""
     try:
         late = f"the Prefect server does not answer after {START_SECONDS / 60:g} minutes"
         if not (served := line(START_SECONDS, f"{late}; its log is {log}. Start the same command again")):
-            told = log.read_text(errors="replace").strip().rpartition("\n")[2]
-            raise BadInput(f"the Prefect server did not start ({told}); its log is {log}")
+            last = log.read_text(errors="replace").strip().rpartition("\n")[2]
+            raise BadInput(f"the Prefect server did not start ({last}); its log is {log}")
         try:
             yield Server(f"http://127.0.0.1:{int(served)}/api", password)
         finally:
@@ -220,7 +220,7 @@ def started_server(log: Path, port: int = 0) -> Iterator[Server]:
         if not stays:  # else other commands use it, and it ends with the last of them
             process.stdin.close()
             end(process)
-        said.close()
+        output.close()
 
 
 def private_log(file: Path) -> BinaryIO:
@@ -239,21 +239,21 @@ def require_answer(asked: Server) -> None:
     try:
         answer = _asked_patiently(f"{asked.address}/hello", (name, password) if name else None)
         if answer.status_code == httpx.codes.UNAUTHORIZED:
-            given = "another one" if name else "none"
+            which = "another one" if name else "none"
             raise BadInput(
-                f"{server} asks for a password and was given {given}: set PREFECT_API_AUTH_STRING to its name:password"
+                f"{server} asks for a password and was given {which}: set PREFECT_API_AUTH_STRING to its name:password"
             )
         answer.raise_for_status()
     except httpx.HTTPError as error:
-        said = str(error).partition("\n")[0]
+        cause = str(error).partition("\n")[0]
         status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
         if isinstance(error, httpx.ReadTimeout) or status in BUSY:
             raise BadInput(
-                f"{server} is busy ({said}) and was asked for a minute; "
+                f"{server} is busy ({cause}) and was asked for a minute; "
                 "nothing was started, and what is under way goes on: start the same command again"
             ) from error
         raise BadInput(
-            f"{server} does not answer ({said}): start it with "
+            f"{server} does not answer ({cause}): start it with "
             "`prefect server start`, or unset PREFECT_API_URL to use an embedded one"
         ) from error
 

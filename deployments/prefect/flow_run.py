@@ -60,12 +60,12 @@ def flow_runs(
     asked: dict[str, Any] = {"flow_run_filter": FlowRunFilter.model_validate(where), "sort": sort, "limit": AT_ONCE}
     if pool:
         asked["work_pool_filter"] = WorkPoolFilter.model_validate({"name": {"any_": [pool]}})
-    found: list[FlowRun] = []
+    runs: list[FlowRun] = []
     while True:
-        page = client.read_flow_runs(**asked, offset=len(found))
-        found += page
+        page = client.read_flow_runs(**asked, offset=len(runs))
+        runs += page
         if newest_only or len(page) < AT_ONCE:
-            return found
+            return runs
 
 
 def of_type(*types: StateType) -> dict[str, Any]:
@@ -146,18 +146,18 @@ def outlive_worker(cancelled: Callable[[], None]) -> None:
     cancels the run; again when it fails with the server. Nothing happens to a run that no worker started.
     """
     if deployment.id:
-        given = (os.getppid(), _readers(), UUID(str(flow_run.id)), cancelled)
-        threading.Thread(target=_watch, args=given, name="worker-watch", daemon=True).start()
+        arguments = (os.getppid(), _readers(), UUID(str(flow_run.id)), cancelled)
+        threading.Thread(target=_watch, args=arguments, name="worker-watch", daemon=True).start()
 
 
 def _readers() -> dict[int, int]:
     """A reader of our own by number of each output that is a pipe: no line that is printed breaks it then."""
-    found = {}
+    readers = {}
     for number in OUTPUT:
         if stat.S_ISFIFO(os.fstat(number).st_mode):
             with suppress(OSError):  # a system without /proc
-                found[number] = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_NONBLOCK)
-    return found
+                readers[number] = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_NONBLOCK)
+    return readers
 
 
 def _watch(worker: int, readers: dict[int, int], run: UUID, cancelled: Callable[[], None]) -> None:

@@ -59,7 +59,7 @@ def _forget_services() -> None:
     """A forked child, as a DataLoader's worker, has no thread of Prefect: its wait for one would end it with 1."""
     atexits = vars(threading).get("_threading_atexits", [])
     modules = [getattr(call, "func", call).__module__ for call in atexits]
-    atexits[:] = [call for call, of in zip(atexits, modules, strict=True) if not str(of).startswith("prefect.")]
+    atexits[:] = [call for call, module in zip(atexits, modules, strict=True) if not str(module).startswith("prefect.")]
 
 
 os.register_at_fork(after_in_child=_forget_services)
@@ -128,7 +128,7 @@ def _stopped(handles: list[Handle]) -> bool:
 def _require_readable(finished: Handle, handles: list[Handle]) -> None:
     """Ends a stage that cannot use what it reads, before hours go into what else it waits for."""
     for reader in handles:
-        if any(given is finished for given in reader.inputs.values()) and (refusal := reader.refusal):
+        if any(parent is finished for parent in reader.inputs.values()) and (refusal := reader.refusal):
             reader.outcome = outcome_of(BadInput(refusal))
 
 
@@ -179,7 +179,7 @@ class _Tasks:
             cache_policy=NO_CACHE,
             persist_result=False,
         )(work)
-        parents = [self._ended[given.run.fingerprint] for given in handle.inputs.values()]
+        parents = [self._ended[parent.run.fingerprint] for parent in handle.inputs.values()]
         self._ended[handle.run.fingerprint] = as_task(return_state=True, wait_for=parents)
 
 
@@ -194,7 +194,7 @@ def _show_finished(handle: Handle) -> State[Any]:
 def _attempt_here(handle: Handle, show_study: Callable[[], None]) -> State[Any]:
     """Does one attempt; the outcome is left in the handle."""
     try:
-        inputs = {role: given.as_input() for role, given in handle.inputs.items()}
+        inputs = {role: parent.as_input() for role, parent in handle.inputs.items()}
         with _logs_to_prefect(), _shown_while_working(handle, show_study):
             handle.outcome = attempt(handle.stage, handle.config, handle.run, inputs, handle.own_source, handle.origin)
     except Exception as error:  # outside the attempt, so that no record has it

@@ -59,8 +59,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         running = psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
         running = []
-    for one in running:
-        one.terminate()
+    for child in running:
+        child.terminate()
     psutil.wait_procs(running, timeout=SAVE_SECONDS)
     process.terminate()
     end(process)

@@ -45,7 +45,7 @@ def estimate(handles: Sequence[Handle], side_by_side: bool = False) -> Estimate:
     if side_by_side:
         ends: dict[str, float] = {}
         for handle in handles:  # in page order: what a stage reads comes before it
-            begins = max((ends[given.run.fingerprint] for given in handle.inputs.values()), default=0.0)
+            begins = max((ends[parent.run.fingerprint] for parent in handle.inputs.values()), default=0.0)
             ends[handle.run.fingerprint] = begins + known[handle.run.fingerprint]
         seconds = max(ends.values())
     else:

@@ -57,7 +57,7 @@ def write_index(root: Path) -> Path:
     BadInput where there are no runs, where a page of somebody else has the name, and where nothing can be written.
     """
     studies = sorted(
-        read_root(root), key=lambda study: max((0.0, *(one.ended_at for one in study.results))), reverse=True
+        read_root(root), key=lambda study: max((0.0, *(result.ended_at for result in study.results))), reverse=True
     )
     results = sum(len(study.results) for study in studies)
     document = Document(

@@ -100,23 +100,23 @@ def read_root(root: Path) -> Iterator[ListedStudy]:
                 run = run_in(path)
                 state, stands = standing(run)
                 if state == "finished":
-                    found = list(_result(run))
+                    of_run = list(_result(run))
                     run.reads(read(run.stage_file).get("inputs"))
                     lineages.values(lineages.of(run))
                     finished.append(run)
-                    results += found
+                    results += of_run
                 else:
                     work.append(ListedWork(path, state, stands))
             except Exception as error:  # anybody may have written anything there, and the others are shown
                 work.append(ListedWork(path, "unreadable", f"this directory is not readable, because {error}"))
         work += _gone(root / study, finished)
         if not results:
-            begun = [one.path for one in work if one.state in ("running", "not finished")]
+            begun = [run_at_work.path for run_at_work in work if run_at_work.state in ("running", "not finished")]
             under_way = [(asked(read(path / "study.json")), path.parts[-2]) for path in begun]
-            for one in _last(finished):
-                setting = asked(read(one.run.study_file))
+            for run_at_work in _last(finished):
+                setting = asked(read(run_at_work.run.study_file))
                 stages = [stage for other, stage in under_way if other == setting]
-                results += [one] if not stages or one.run.stage in stages else []
+                results += [run_at_work] if not stages or run_at_work.run.stage in stages else []
         results.sort(key=lambda result: result.ended_at)
         older = _superseded(results, lineages)
         present = [result for result in results if result.run not in older]
@@ -155,8 +155,8 @@ def _stopped(record: attempts.AttemptRow, now: dict[str, Any], saved: int, parts
     kept = f"; parts kept: {parts:,}" if parts else ""
     number, end_state, far = record["attempt"], record.get("end_state"), far_of(now)
     if end_state is None:  # progress.json was written now and then: what is saved may be further on
-        of = f" of {now['total']:,}" if now.get("total") else ""
-        where, step = ("", f" from step {saved:,}{of}") if saved else (f" at {far}" if far else "", "")
+        total = f" of {now['total']:,}" if now.get("total") else ""
+        where, step = ("", f" from step {saved:,}{total}") if saved else (f" at {far}" if far else "", "")
         return f"attempt {number} was killed{where}{kept}; the same command goes on{step}"
     words, summary = in_words(end_state), (record.get("diagnosis") or {}).get("summary", "")
     line = f"{words} in attempt {number}" + (f", {far}" if far else "")
@@ -183,7 +183,7 @@ def shown_first(result: dict[str, Any]) -> str:
 def first_values(result: dict[str, Any]) -> list[str]:
     """What a stage without a report returned, as far as there is room: a training's best first, its budget last."""
     returned = [(name, value) for name, value in leaves(result) if name not in NOTED_BY_THE_FRAME]
-    returned.sort(key=lambda one: ("best_" not in one[0]) + ("budget." in one[0]))
+    returned.sort(key=lambda pair: ("best_" not in pair[0]) + ("budget." in pair[0]))
     values = [cut(f"{name} {value}") for name, value in returned]
     return values[:FEW_VALUES] + ([f"and {len(values) - FEW_VALUES} more"] if values[FEW_VALUES:] else [])
 
@@ -224,7 +224,9 @@ def _gone(study: Path, finished: Sequence[RunDirectory]) -> Iterator[ListedWork]
 
 def _last(finished: Sequence[RunDirectory]) -> Iterator[ListedResult]:
     """The stages that no other reads, as the results of a study whose stages name nothing to read."""
-    read_by_others = {given for run in finished for given in run.reads(read(run.stage_file).get("inputs", {})).values()}
+    read_by_others = {
+        fingerprint for run in finished for fingerprint in run.reads(read(run.stage_file).get("inputs", {})).values()
+    }
     for run in finished:
         if run not in read_by_others:
             yield ListedResult(run, ended_at(run.path), headline_of(read(run.result_file)), run.result_file, ())
@@ -241,10 +243,12 @@ def _superseded(results: Sequence[ListedResult], lineages: Lineages) -> set[RunD
         ):
             return False
         different = differing(lineages.of(older), lineages.of(newer))
-        raised = any(one.name == "version" for one in different)
+        raised = any(difference.name == "version" for difference in different)
         return all(
-            one.name == "version" or one.name.startswith("external.") or (raised and ABSENT in (one.there, one.here))
-            for one in different
+            difference.name == "version"
+            or difference.name.startswith("external.")
+            or (raised and ABSENT in (difference.there, difference.here))
+            for difference in different
         )
 
     studies = {result.run: asked(read(result.run.study_file)) for result in results}
@@ -254,7 +258,7 @@ def _superseded(results: Sequence[ListedResult], lineages: Lineages) -> set[RunD
 def _told_apart(result: ListedResult, results: Sequence[ListedResult], lineages: Lineages) -> ListedResult:
     """The result with its seed, and the keys in which it differs from others; of these, those that have one value."""
     run = result.run
-    others = [one.run for one in results if one.run.stage == run.stage and one.run != run]
+    others = [listed.run for listed in results if listed.run.stage == run.stage and listed.run != run]
     of_others = [lineages.values(lineages.of(other)) for other in others]
     own = {
         key: values

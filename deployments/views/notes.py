@@ -50,10 +50,10 @@ def finished_neighbours(handles: list[Handle]) -> list[str]:
     neighbours = [
         (differing(lineages.of(run), asked), run.path) for run in _finished(last.run.path.parent) if run not in own
     ]
-    neighbours.sort(key=lambda one: len(one[0]))
+    neighbours.sort(key=lambda neighbour: len(neighbour[0]))
     sentences = [
         f"{path} is a finished {last.stage.name} of this study, and differs in "
-        + _keys(keys + [one for one in different if not keys or one.name == "version"])
+        + _keys(keys + [neighbour for neighbour in different if not keys or neighbour.name == "version"])
         for different, path in neighbours[:SHOWN_NEIGHBOURS]
         for keys in [asked_otherwise(read(path / "study.json"), last.origin)]
     ]
@@ -78,7 +78,8 @@ def _begins_anew(handle: Handle, beside: list[_Unfinished]) -> str:
         return ""
     ours = {"version": handle.stage.version, **handle.config.scientific()}
     differing, path, step = min(
-        ((differences(fields, ours), path, step) for path, step, fields in beside), key=lambda one: len(one[0])
+        ((differences(fields, ours), path, step) for path, step, fields in beside),
+        key=lambda candidate: len(candidate[0]),
     )
     keys = asked_otherwise(read(path / "study.json"), handle.origin)
     what = ("; ".join(differing) or "its inputs differ") + (f" (of the study's keys: {_keys(keys)})" if keys else "")
@@ -88,7 +89,7 @@ def _begins_anew(handle: Handle, beside: list[_Unfinished]) -> str:
 def _lineage(handle: Handle, known: dict[RunDirectory, Lineage]) -> Lineage:
     """Lineage that a stage call would have; `known` keeps those of the calls that others read too."""
     if handle.run not in known:
-        inputs = {role: _lineage(given, known) for role, given in handle.inputs.items()}
+        inputs = {role: _lineage(parent, known) for role, parent in handle.inputs.items()}
         described = (handle.stage.version, handle.config.scientific(), handle.config.external_inputs())
         known[handle.run] = Lineage.of(handle.run, *described, inputs)
     return known[handle.run]
@@ -107,7 +108,10 @@ def _finished(folder: Path) -> Iterator[RunDirectory]:
 
 def _keys(different: list[Difference]) -> str:
     """The first keys with the value there and the one asked for."""
-    shown = [f"{one.name}: {one.there!r} there, {one.here!r} here" for one in different[:SHOWN_KEYS]]
+    shown = [
+        f"{difference.name}: {difference.there!r} there, {difference.here!r} here"
+        for difference in different[:SHOWN_KEYS]
+    ]
     more = len(different) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more else "") if shown else "what it read"
 

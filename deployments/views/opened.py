@@ -59,35 +59,35 @@ class OpenedStudy:
     @cached_property
     def runs(self) -> list[OpenedRun]:
         """Its finished stages."""
-        found = [run_in(path) for path in find_runs(self.root) if path.parts[-3] == self.listed.name]
-        return [OpenedRun(run) for run in found if standing(run)[0] == "finished"]
+        runs = [run_in(path) for path in find_runs(self.root) if path.parts[-3] == self.listed.name]
+        return [OpenedRun(run) for run in runs if standing(run)[0] == "finished"]
 
     def run(self, name: str) -> OpenedRun:
         """The finished stage of this name or run directory. BadInput where there is none, or several."""
-        found = [one for one in self.runs if name in (one.run.stage, one.path.name)]
-        if len(found) != 1:
-            names = ", ".join(f"{one.run.stage} {one.path.name}" for one in found or self.runs)
-            hint = "name a run: " if found else did_you_mean(name, [one.run.stage for one in self.runs])
-            raise BadInput(f"{self.listed.name} has {len(found) or 'no'} finished {name!r}; {hint}there are {names}")
-        return found[0]
+        named = [run_ for run_ in self.runs if name in (run_.run.stage, run_.path.name)]
+        if len(named) != 1:
+            names = ", ".join(f"{run_.run.stage} {run_.path.name}" for run_ in named or self.runs)
+            hint = "name a run: " if named else did_you_mean(name, [run_.run.stage for run_ in self.runs])
+            raise BadInput(f"{self.listed.name} has {len(named) or 'no'} finished {name!r}; {hint}there are {names}")
+        return named[0]
 
     def table(self) -> DataFrame:
         """A row for each finished stage that returned numbers: its name, run, the settings that vary within stages of
         its name, and every number by dotted name."""
         rows = []
-        for one in self.runs:
-            alike = [other.configuration for other in self.runs if other.run.stage == one.run.stage]
+        for run_ in self.runs:
+            alike = [other.configuration for other in self.runs if other.run.stage == run_.run.stage]
             varied = {
                 name: value
-                for name, value in one.configuration.items()
+                for name, value in run_.configuration.items()
                 if any(other.get(name) != value for other in alike)
             }
             numbers = {
                 name: value
-                for name, value in leaves(one.result)
+                for name, value in leaves(run_.result)
                 if isinstance(value, int | float) and not isinstance(value, bool)
             }
-            rows += [{"stage": one.run.stage, "run": one.path.name, **varied, **numbers}] if numbers else []
+            rows += [{"stage": run_.run.stage, "run": run_.path.name, **varied, **numbers}] if numbers else []
         return _frame(rows)
 
 

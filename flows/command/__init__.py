@@ -58,7 +58,7 @@ def ratchet(arguments: Sequence[str] | None = None) -> int:
         return refuse(str(error))
     if unknown:
         command, taken = f"ratchet {options.command}", commands[options.command]._actions
-        close = did_you_mean(unknown[0].partition("=")[0], [one for each in taken for one in each.option_strings])
+        close = did_you_mean(unknown[0].partition("=")[0], [option for each in taken for option in each.option_strings])
         named = " ".join(str(each.metavar) for each in taken if not each.option_strings) or "nothing"
         what = f"no {unknown[0]!r}; {close}" if unknown[0].startswith("-") else f"{named}, and no {unknown[0]!r} too; "
         return refuse(f"{command} takes {what}{command} --help says what it takes")

@@ -97,52 +97,52 @@ def _of_script(script: Path) -> str:
         raise BadInput(f"--train-py {script}:{error.lineno or 1}: SyntaxError: {error.msg}") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"--train-py {script} cannot be read: {error}") from None
-    found = script_words.read(tree)
-    beside = [str(script.with_name(found.from_folder))] if found.from_folder else []
-    lost = [LOST, *(f"    {line}" for line in found.generators)] if found.goes_on and found.generators else []
+    words = script_words.read(tree)
+    beside = [str(script.with_name(words.from_folder))] if words.from_folder else []
+    lost = [LOST, *(f"    {line}" for line in words.generators)] if words.goes_on and words.generators else []
     parts = {
         "SCRIPT": _code(str(script)),
         "READS": f", reads={_list(beside)}" if beside else "",
         "FOLDER": '"env", "-C", Path(script.path).parent, ' if beside else "",
         "LOST": "".join(f"    # {line}\n" for line in lost),
         "ABOUT": _code(str(script))[1:-1],
-        "WORDS": "".join(f"\n        {line}" for line in [*_words(found), *_arguments(found, script)]),
+        "WORDS": "".join(f"\n        {line}" for line in [*_words(words), *_arguments(words, script)]),
     }
-    text = re.sub("|".join(parts), lambda one: parts[one[0]], SCRIPT)
+    text = re.sub("|".join(parts), lambda match: parts[match[0]], SCRIPT)
     return text.replace("from typing", "from pathlib import Path\nfrom typing", 1) if beside else text
 
 
-def _words(found: ScriptWords) -> Iterator[str]:
+def _words(words: ScriptWords) -> Iterator[str]:
     """What the script is given each time."""
-    yield from (f"{_code(word)}," for word in found.first)
-    if found.output.endswith("="):
-        yield f'f"{found.output}{{run.scratch}}",'
-    elif found.output:
-        yield from (f"{_code(found.output)},", "run.scratch,")
-    if found.required:
-        yield f"# it does not begin without: {', '.join(_code(one)[1:-1] for one in found.required)}"
-    if found.others:
-        yield f"# it takes {', '.join(found.others)} too"
+    yield from (f"{_code(word)}," for word in words.first)
+    if words.output.endswith("="):
+        yield f'f"{words.output}{{run.scratch}}",'
+    elif words.output:
+        yield from (f"{_code(words.output)},", "run.scratch,")
+    if words.required:
+        yield f"# it does not begin without: {', '.join(_code(option)[1:-1] for option in words.required)}"
+    if words.others:
+        yield f"# it takes {', '.join(words.others)} too"
 
 
-def _arguments(found: ScriptWords, script: Path) -> list[str]:
+def _arguments(words: ScriptWords, script: Path) -> list[str]:
     """What `run.command` is told of the script, and what it would have to be told."""
-    resume = [found.resume or "--resume", *([] if found.resume_is_switch else ["{checkpoint}"])]
+    resume = [words.resume or "--resume", *([] if words.resume_is_switch else ["{checkpoint}"])]
     lines = [
         (
-            found.goes_on,
-            f"checkpoints={_code(found.checkpoint or 'last.pt')}",
+            words.goes_on,
+            f"checkpoints={_code(words.checkpoint or 'last.pt')}",
             "what it goes on from, below run.scratch",
         ),
-        (found.goes_on, f"resume={_list(resume)}", "words that it is given then"),
-        (found.leaves, f"leaves={_list(found.leaves or ['weights.pt'])}", "must be there at its end, an output"),
-        (found.progress, f"progress={_raw(found.progress or STEPS)}", "it prints: steps done, and in all"),
+        (words.goes_on, f"resume={_list(resume)}", "words that it is given then"),
+        (words.leaves, f"leaves={_list(words.leaves or ['weights.pt'])}", "must be there at its end, an output"),
+        (words.progress, f"progress={_raw(words.progress or STEPS)}", "it prints: steps done, and in all"),
     ]
-    given = [f"{line},  # {what}" for there, line, what in lines if there]
+    lines_ = [f"{line},  # {what}" for there, line, what in lines if there]
     if missing := [f"# {line},  # {what}" for there, line, what in lines if not there]:
         name = _code(script.name)[1:-1]
-        given += [f"# to fill in, as {name} does not tell it; without checkpoints a kill costs all:", *missing]
-    return given
+        lines_ += [f"# to fill in, as {name} does not tell it; without checkpoints a kill costs all:", *missing]
+    return lines_
 
 
 def _list(words: list[str]) -> str:

@@ -71,9 +71,9 @@ def profile_schema(page: Page) -> dict[str, Any]:
     """The JSON schema of a profile: its file names it, and a group with a default may have part of its keys."""
     schema = page.model.model_json_schema()
     groups = [schema, *schema.get("$defs", {}).values()]
-    given = {key["$ref"].rpartition("/")[2] for one in groups for key in one.get("properties", {}).values()
+    references = {key["$ref"].rpartition("/")[2] for group in groups for key in group.get("properties", {}).values()
              if "default" in key and "$ref" in key}  # fmt: skip
-    for name in given:
+    for name in references:
         schema["$defs"][name].pop("required", None)
     schema["required"] = [name for name in schema.get("required", []) if name != "name"]
     return schema | {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"Profile of {page.name}"}
@@ -108,9 +108,9 @@ def _completer(name: str, words: Mapping[str, str], files: bool = False) -> dict
     """Functions of bash and zsh that offer the words of the study that is named before; bash offers files where
     none of them fits."""
     function = f"_ratchet_{name}"
-    cases = {f'*" {study} "*' if study else "*": of for study, of in words.items()}
-    in_bash = " ".join(f'{case}) compgen -W "{of}" -- "$1";;' for case, of in cases.items())
-    in_zsh = " ".join(f"{case}) compadd -- {of};;" for case, of in cases.items())
+    cases = {f'*" {study} "*' if study else "*": completions for study, completions in words.items()}
+    in_bash = " ".join(f'{case}) compgen -W "{completions}" -- "$1";;' for case, completions in cases.items())
+    in_zsh = " ".join(f"{case}) compadd -- {completions};;" for case, completions in cases.items())
     bash = f'case " ${{COMP_WORDS[*]}} " in {in_bash} esac'
     zsh = f'case " $words " in {in_zsh} esac' + ("; _files" if files else "")
     preamble = {"bash": f"{function}() {{ {bash}; }}", "zsh": f"{function}() {{ {zsh}; }}"}

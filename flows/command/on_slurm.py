@@ -86,7 +86,7 @@ def detach(slurm: SlurmStudy) -> int:
     job.add(Entry(slurm.file, slurm.root, by_person=True))
     try:
         waits = job.ensure_queued()
-        number = next((one.id for one in job.jobs() if one.state == "RUNNING"), waits)
+        number = next((job_.id for job_ in job.jobs() if job_.state == "RUNNING"), waits)
     except SlurmError as error:
         return refuse(f"SLURM takes no job that follows the study ({error}): mend that and start it again, or --wait")
     show(f"job {number} ({job.name}) follows the study, and submits its jobs and the job that comes after itself")
@@ -127,13 +127,13 @@ def _show_change(handle: Handle, stand: Any) -> None:
 def show_jobs(slurm: SlurmStudy) -> int:
     """Prints the exact text of each job that would be submitted now; returns the exit code."""
     with server_for_a_look():
-        found = checked(slurm)
-    if found.problems:
-        refuse(found.refusal)
-    for handle, text in found.scripts():
+        texts = checked(slurm)
+    if texts.problems:
+        refuse(texts.refusal)
+    for handle, text in texts.scripts():
         waits = f" (waits for {', '.join(handle.waits_for)})" if handle.waits_for else ""
         show(f"\n--- {handle.label}{waits}\n{text}")
-    if found.problems:
+    if texts.problems:
         return refuse("the jobs could not run: what stands against them is said above their scripts")
     return 0
 
@@ -195,9 +195,9 @@ def doctor(options: argparse.Namespace) -> int:
     url = make_url(PREFECT_API_DATABASE_CONNECTION_URL.value())
     database = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
     bad = 0
-    for found in look(options.site, database):
-        bad += not found.good
-        show(f"{'good' if found.good else 'BAD '}  {found.text}", style=None if found.good else "bold red")
+    for finding in look(options.site, database):
+        bad += not finding.good
+        show(f"{'good' if finding.good else 'BAD '}  {finding.text}", style=None if finding.good else "bold red")
     return outcome.FAILED.exit_code if bad else 0
 
 

@@ -241,8 +241,8 @@ def _add_runs(add: Add) -> None:
 
 def _add_sinks(add: Add) -> None:
     """Adds a command for each program that shows what trainings measure."""
-    for sink, of in (("tensorboard", "as event files"), ("mlflow", "to a SQLite file"), ("wandb", "as offline runs")):
-        filled = add(sink, "runs:fill_sink", f"write what trainings measure {of}, a run there for each run directory")
+    for sink, what in (("tensorboard", "as event files"), ("mlflow", "to a SQLite file"), ("wandb", "as offline runs")):
+        filled = add(sink, "runs:fill_sink", f"write what trainings measure {what}, a run there for each run directory")
         add_root(filled)
         filled.add_argument("--to", metavar="FOLDER", type=Path, help=f"where it is written (default: ROOT/.{sink})")
         filled.add_argument("--follow", action="store_true", help="go on while trainings run, until Ctrl-C")

@@ -66,18 +66,18 @@ and names no run.
         models = [load_page(name).model for name in dict.fromkeys(name for key in keys for name in shared[key])]
         descriptions = {_description(model, group) for model in models}
         parts += descriptions if len(descriptions) == 1 and descriptions != {""} else []
-        of = {key: "all" if len(shared[key]) == len(studies) else ", ".join(shared[key]) for key in keys}
-        parts += _tables((*HEADER, "studies"), {key: [*_cells(key), of[key]] for key in keys})
+        studies_of = {key: "all" if len(shared[key]) == len(studies) else ", ".join(shared[key]) for key in keys}
+        parts += _tables((*HEADER, "studies"), {key: [*_cells(key), studies_of[key]] for key in keys})
     return "\n\n".join(parts)
 
 
 def shared_keys() -> dict[Key, list[str]]:
     """Each key that is the same in two or more studies, with their names."""
-    found: dict[Key, list[str]] = {}
+    keys: dict[Key, list[str]] = {}
     for name in page_names():
         for key in dict.fromkeys(keys_of(load_page(name).model)):
-            found.setdefault(key, []).append(name)
-    return {key: names for key, names in found.items() if len(names) > 1}
+            keys.setdefault(key, []).append(name)
+    return {key: names for key, names in keys.items() if len(names) > 1}
 
 
 def _groups(keys: Sequence[Key]) -> Iterator[tuple[str, str, list[Key]]]:

@@ -57,19 +57,19 @@ def rehearse(options: argparse.Namespace) -> int:
     page.walk(study, walk)
     all_exact = True
     for handle in walk.handles:
-        for given in handle.inputs.values():
-            given.run.refresh()
-            _take_over(given.run, root)
-            given.check_marker()
+        for parent in handle.inputs.values():
+            parent.run.refresh()
+            _take_over(parent.run, root)
+            parent.check_marker()
         if waits := handle.waits_for:
             answer = f"not rehearsed: it reads {', '.join(waits)}, not finished. Give small= in @study"
         else:
             answer = _rehearsed(page, study, handle, folder)
-        said = answer
+        reply = answer
         if not answer.startswith("not "):
             keep_answer(handle.run, root, answer, [key.partition(".")[0] for key in page.names.get("small") or {}])
-            said = f"DIFFERS from an undisturbed run in {answer}" if answer else "went on as an undisturbed run"
-        show(f"{handle.label}: {said}")
+            reply = f"DIFFERS from an undisturbed run in {answer}" if answer else "went on as an undisturbed run"
+        show(f"{handle.label}: {reply}")
         all_exact = all_exact and not answer
         handle.check_marker()
     shutil.rmtree(folder, ignore_errors=True)
@@ -123,7 +123,7 @@ def _start(page: Page, study: Any, handle: Handle, noted: Path, strikes: Mapping
 
         scratch.LISTED = MARKS + len(STRIKES)  # so that both have some of the same steps
         durable.reached = _Strikes(noted, strikes)
-        inputs = {role: given.as_input() for role, given in handle.inputs.items()}
+        inputs = {role: parent.as_input() for role, parent in handle.inputs.items()}
         code = attempt(handle.stage, handle.config, handle.run, inputs, handle.own_source, handle.origin).exit_code
     finally:
         os._exit(code)

@@ -66,7 +66,7 @@ def read(tree: ast.Module) -> ScriptWords:
             r"Epoch (\d+)", ["--config", "--model", "--data"], first=("fit",),
         )  # fmt: skip
     if (run := made.get("exec")) and "configurator" in (opens := ast.unparse(run)):
-        known = [ast.unparse(one.targets[0]) for one in tree.body if isinstance(one, ast.Assign)]
+        known = [ast.unparse(node.targets[0]) for node in tree.body if isinstance(node, ast.Assign)]
         resume = "--init_from=resume" if "init_from" in known and "resume" in ast.unparse(tree) else ""
         bare = re.search(r"open\('([\w.]+)'\)", opens)
         others = [f"--{name}=" for name in known if name.islower() and name not in NO_KEYS]
@@ -79,10 +79,14 @@ def read(tree: ast.Module) -> ScriptWords:
 
 def _by_arguments(tree: ast.Module) -> ScriptWords:
     options = {
-        one.value: any(isinstance(key.value, ast.Constant) and key.value.value in (True, "store_true") for key in keys)
+        argument.value: any(
+            isinstance(key.value, ast.Constant) and key.value.value in (True, "store_true") for key in keys
+        )
         for call, _ in _calls(tree)
-        for one in call.args
-        if isinstance(one, ast.Constant) and isinstance(one.value, str) and re.fullmatch(r"--[a-z][\w-]*", one.value)
+        for argument in call.args
+        if isinstance(argument, ast.Constant)
+        and isinstance(argument.value, str)
+        and re.fullmatch(r"--[a-z][\w-]*", argument.value)
         for keys in [[key for key in call.keywords if key.arg in ("action", "is_flag")]]
     }
     output = next(filter(_is_output, options), "")
@@ -90,12 +94,12 @@ def _by_arguments(tree: ast.Module) -> ScriptWords:
     saved = _saved(tree)
     kept = [name for name in saved if KEPT.search(name)] or ([*saved] if len(saved) == 1 else [])
     left = [name for name, at_the_end in saved.items() if at_the_end and name not in kept and not {*"*/"} & {*name}]
-    printed = [found for call, _ in _calls(tree) if (found := STEP.search(_line(call))) and "'" not in found[0]]
-    shown = next((found for found in printed if found[4]), next(iter(printed), None))
-    required = tuple(one for one in _required(tree) if one not in (output, resume))
+    printed = [match for call, _ in _calls(tree) if (match := STEP.search(_line(call))) and "'" not in match[0]]
+    shown = next((match for match in printed if match[4]), next(iter(printed), None))
+    required = tuple(argument for argument in _required(tree) if argument not in (output, resume))
     return ScriptWords(
         output, resume, options.get(resume, False), next(iter(kept), ""), left,
-        _pattern(shown) if shown else "", [one for one in options if one not in (output, resume, *required)],
+        _pattern(shown) if shown else "", [option for option in options if option not in (output, resume, *required)],
         required, generators=_generators(tree),
     )  # fmt: skip
 
@@ -103,20 +107,24 @@ def _by_arguments(tree: ast.Module) -> ScriptWords:
 def _required(tree: ast.Module) -> Iterator[str]:
     """Words of argparse that stand without an option, and options that are required."""
     for call, _ in _calls(tree):
-        names = [one.value for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        names = [
+            argument.value
+            for argument in call.args
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+        ]
         if _name(call.func) == "add_argument" and names:
-            given = {key.arg: getattr(key.value, "value", None) for key in call.keywords}
-            word = not names[0].startswith("-") and given.get("nargs") not in ("?", "*")
-            yield from names[-1:] if word or given.get("required") is True else []
+            keywords = {key.arg: getattr(key.value, "value", None) for key in call.keywords}
+            word = not names[0].startswith("-") and keywords.get("nargs") not in ("?", "*")
+            yield from names[-1:] if word or keywords.get("required") is True else []
 
 
 def _fields(tree: ast.Module) -> Iterator[str]:
     """The options of a script's own dataclasses that have no default."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and "dataclass" in " ".join(map(ast.unparse, node.decorator_list)):
-            for field in (one for one in node.body if isinstance(one, ast.AnnAssign)):
-                given = ast.unparse(field.value) if field.value else "field()"
-                if "field(" in given and "default" not in given:
+            for field in (statement for statement in node.body if isinstance(statement, ast.AnnAssign)):
+                default = ast.unparse(field.value) if field.value else "field()"
+                if "field(" in default and "default" not in default:
                     yield f"--{ast.unparse(field.target)}"
 
 
@@ -137,12 +145,12 @@ def _generators(tree: ast.Module) -> tuple[str, ...]:
     called = {_name(call.func) for call, _ in _calls(tree)}
     if called & {"get_rng_state", "get_rng_state_all", "getstate", "get_state", "bit_generator"}:
         return ()
-    imports = [one for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names]
-    names = {one.name: one.asname or one.name for one in imports}
-    of = {names[library]: how for library, how in KEEPERS.items() if library in names}
-    kept = ", ".join(how[0].format(name) for name, how in of.items())
-    sets = [how[1].format(name, f'state["generators"][{place}]') for place, (name, how) in enumerate(of.items())]
-    return (f'state["generators"] = [{kept}]', *sets) if of else ()
+    imports = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    names = {alias.name: alias.asname or alias.name for alias in imports}
+    keepers = {names[library]: how for library, how in KEEPERS.items() if library in names}
+    kept = ", ".join(how[0].format(name) for name, how in keepers.items())
+    sets = [how[1].format(name, f'state["generators"][{place}]') for place, (name, how) in enumerate(keepers.items())]
+    return (f'state["generators"] = [{kept}]', *sets) if keepers else ()
 
 
 def _name(function: ast.expr) -> str:
@@ -184,16 +192,18 @@ def _saved(tree: ast.Module) -> dict[str, bool]:
         folder, _, last = whole.rpartition("/")
         return last if re.search(r"\*|\.\.|^$", folder) else whole
 
-    found, renamed = dict[str, bool](), dict[str, str]()
+    saved, renamed = dict[str, bool](), dict[str, str]()
     for call, within in _calls(tree):
-        of = _name(call.func)
-        if of in SAVERS:
-            files = [one for one in map(name, call.args) if FILE.fullmatch(one)]
-            found |= {one: not within for one in files}
-        elif of in ("replace", "rename") and isinstance(call.func, ast.Attribute) and call.args:
+        function = _name(call.func)
+        if function in SAVERS:
+            files = [text for text in map(name, call.args) if FILE.fullmatch(text)]
+            saved |= {text: not within for text in files}
+        elif function in ("replace", "rename") and isinstance(call.func, ast.Attribute) and call.args:
             renamed[name([call.func.value, *call.args][-2])] = name(call.args[-1])
     return {
-        renamed.get(one, one): at_the_end for one, at_the_end in found.items() if FILE.fullmatch(renamed.get(one, one))
+        renamed.get(text, text): at_the_end
+        for text, at_the_end in saved.items()
+        if FILE.fullmatch(renamed.get(text, text))
     }
 
 
@@ -216,8 +226,8 @@ def _path(node: ast.expr, means: dict[str, ast.expr], deep: int) -> str:
 
 def _line(call: ast.Call) -> str:
     """What a call of print or of a logger prints, with VALUE or PADDED for its values."""
-    of = _name(call.func)
-    return " ".join(map(_text, call.args)) if of in ("print", "info", "write") else ""
+    function = _name(call.func)
+    return " ".join(map(_text, call.args)) if function in ("print", "info", "write") else ""
 
 
 def _text(node: ast.expr) -> str:
@@ -228,7 +238,7 @@ def _text(node: ast.expr) -> str:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
         return _text(node.left)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
-        return re.sub(r"\{[^{}]*\}", lambda one: PADDED if ":" in one[0] else VALUE, _text(node.func.value))
+        return re.sub(r"\{[^{}]*\}", lambda match: PADDED if ":" in match[0] else VALUE, _text(node.func.value))
     width = ast.unparse(node.format_spec) if isinstance(node, ast.FormattedValue) and node.format_spec else ""
     return "?" if re.search("[,.]", width) else PADDED if width else VALUE
 

@@ -57,7 +57,9 @@ def deploy_studies(options: argparse.Namespace) -> int:
     wanted: dict[str, dict[str, Any]] = {}
     for name in names or page_names():
         place, _, profile = (name, "", "") if name.endswith(".py") else name.partition("/")
-        made = {f"{place}/{one['name']}": one for one in study_deployments(_profiles(place, files))}
+        made = {
+            f"{place}/{deployment['name']}": deployment for deployment in study_deployments(_profiles(place, files))
+        }
         if profile and name not in made:
             raise BadInput(f"{place} has no deployment {profile!r}; {did_you_mean(name, made)}it has {', '.join(made)}")
         wanted |= {name: made[name]} if profile else made
@@ -88,14 +90,14 @@ def _profiles(place: str | None, files: list[str]) -> list[Profile]:
     """Profiles of all studies, or of one and of files outside its folder. BadInput for one that cannot be started."""
     if place is None and files:
         raise BadInput("--profile is a profile of one study: name the study too")
-    found = []
+    profiles = []
     for page in [load_page(name) for name in ([place] if place else page_names())]:
         require_flow(page)
         for name in [*(settings.profile_names(page) if page.profiles.name == page.name else []), *files]:
             settings.read_study(page, name, [], None)
             file = settings.profile_file(page, name)
             values = settings.profile_values(page, name)
-            found.append(Profile(page, file.stem, description_of(file), values))
-        if not found:
-            found.append(Profile(page, page.name, page.description, {"name": page.name}))
-    return found
+            profiles.append(Profile(page, file.stem, description_of(file), values))
+        if not profiles:
+            profiles.append(Profile(page, page.name, page.description, {"name": page.name}))
+    return profiles

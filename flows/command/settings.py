@@ -99,13 +99,13 @@ def profile_values(page: Page, profile: str) -> dict[str, Any]:
     return {"name": file.stem} | values
 
 
-def read_over(given: list[str]) -> dict[str, list[Any]]:
+def read_over(options: list[str]) -> dict[str, list[Any]]:
     """Values by key of each `key.path=value,value`. Each value is read as YAML. BadInput for what cannot be read."""
     over: dict[str, list[Any]] = {}
-    for one in given:
-        key, equals, text = one.partition("=")
+    for option in options:
+        key, equals, text = option.partition("=")
         if not equals or not key or not text:
-            raise BadInput(f"--over {one!r} is not KEY=VALUE,VALUE, such as --over seed=42,1337")
+            raise BadInput(f"--over {option!r} is not KEY=VALUE,VALUE, such as --over seed=42,1337")
         if key in over:
             raise BadInput(f"--over {key} is given twice: give all its values at once, such as --over {key}=1,2")
         try:

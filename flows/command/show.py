@@ -66,8 +66,8 @@ def facts_of(run: RunDirectory, page: str = "") -> dict[str, Any]:
         **(_found(run) if finished else {}),
         "again": [*again(run, page)],
         "numerics": [
-            f"{said} {', '.join(changed)} on"
-            for key, said in (("micro_batch_examples", "memory ended: micro-batches of"), ("compile", "compiled"))
+            f"{event} {', '.join(changed)} on"
+            for key, event in (("micro_batch_examples", "memory ended: micro-batches of"), ("compile", "compiled"))
             if (changed := within(about.get("numerics_changes", []), key))
         ],
         "time": told(rows_at_the_end(run.timing_file)),
@@ -100,13 +100,13 @@ def in_words(facts: dict[str, Any]) -> Iterator[str]:
     yield _line("again", command)
     yield from (_line("", f"   {note}") for note in notes)
     yield from (_line(name, line) for name in ("numerics", "time") for line in facts[name])
-    for one in facts["reads"]:
-        gone = "" if one["there"] else "  (not there any more)"
-        yield _line("reads", f"{one['role']}: {one['stage']} {one['folder'].name}{gone}")
-    for one in facts["attempts"]:
-        record = one["record"]
-        yield _line("attempt", _attempt(record, one["at_work"]) if record else f"{one['file']} cannot be read")
-        if one["edited"]:
+    for parent in facts["reads"]:
+        gone = "" if parent["there"] else "  (not there any more)"
+        yield _line("reads", f"{parent['role']}: {parent['stage']} {parent['folder'].name}{gone}")
+    for parent in facts["attempts"]:
+        record = parent["record"]
+        yield _line("attempt", _attempt(record, parent["at_work"]) if record else f"{parent['file']} cannot be read")
+        if parent["edited"]:
             yield _line("", "   it went on with edited files: what was kept before it came from the files as they were")
         diagnosis = record.get("diagnosis") or {}
         yield from (_line("", f"   {diagnosis[key]}") for key in ("summary", "resolution") if diagnosis.get(key))
@@ -144,8 +144,8 @@ def _when(facts: dict[str, Any]) -> str:
 def _found(run: RunDirectory) -> dict[str, Any]:
     """What came out, the files to read, first the one for people, and why others are not to be read."""
     result, files, refused = read(run.result_file), list[Path](), list[str]()
-    told = "result.json" if result else "records.parquet"
-    names = [shown_first(result), "attempts.html", *result.get("tables", []), "final_results.json", told]
+    file = "result.json" if result else "records.parquet"
+    names = [shown_first(result), "attempts.html", *result.get("tables", []), "final_results.json", file]
     for name in dict.fromkeys(filter(None, names)):
         try:
             files.append(inside(run.path, name))
@@ -198,7 +198,7 @@ def _attempt(record: dict[str, Any], at_work: bool) -> str:
 
 def _sizes(sizes: Mapping[str, int]) -> str:
     """Sizes of the largest things in a run directory, and of all."""
-    largest = sorted(sizes.items(), key=lambda one: -one[1])[:SHOWN_SIZES]
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:SHOWN_SIZES]
     rest = sum(sizes.values()) - sum(size for _, size in largest)
     parts = [f"{name} {decimal(size)}" for name, size in largest] + ([f"others {decimal(rest)}"] if rest else [])
     return f"{decimal(sum(sizes.values()))}: {', '.join(parts)}"
@@ -258,7 +258,7 @@ def _command(run: RunDirectory, place: str, over: Mapping[str, Sequence[object]]
 
 def _made_otherwise(run: RunDirectory, walk: Walk) -> Iterator[str]:
     """Lines on this run and those it reads whose bytes the command does not make, since their numerics were others."""
-    known = {one.fingerprint: read(one.stage_file) for one in Lineages().of(run).runs()}
+    known = {run_.fingerprint: read(run_.stage_file) for run_ in Lineages().of(run).runs()}
     for handle in walk.handles:
         about, now = known.get(handle.run.fingerprint, {}), handle.config.execution.model_dump(mode="json")
         numerics = about.get("numerics", {}).items()

@@ -25,12 +25,14 @@ class Terminal(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         if self.is_terminal:
-            objects = tuple(wrapped(one, self.width) if isinstance(one, str) else one for one in objects)
+            objects = tuple(
+                wrapped(object_, self.width) if isinstance(object_, str) else object_ for object_ in objects
+            )
         super().print(*objects, **options)
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for one in super().render(renderable, options):
-            yield one if one.control else Segment(visible(one.text), one.style)
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
 OUT = Terminal()

@@ -194,18 +194,18 @@ class SlurmCommands:
         if done.returncode and (problems or not done.stderr):
             raise Unreachable("; ".join(problems))
 
-    def _run(self, command: list[str], given: str | None = None) -> Done:
+    def _run(self, command: list[str], text: str | None = None) -> Done:
         self.calls[command[0]] = self.calls.get(command[0], 0) + 1
-        return call(command, given)
+        return call(command, text)
 
 
-def call(command: list[str], given: str | None = None, seconds: float | None = None) -> Done:
+def call(command: list[str], text: str | None = None, seconds: float | None = None) -> Done:
     """Output of one of SLURM's commands, and its exit code; nothing of a person's environment changes it. Raises
     Unreachable."""
     try:
         return subprocess.run(
             command,
-            input=given,
+            input=text,
             capture_output=True,
             encoding="utf-8",
             errors="replace",  # another job of this user may have any name
@@ -248,14 +248,14 @@ def _submit_error(text: str) -> SlurmError:
 
 def _read(text: str) -> dict[str, Job]:
     """Jobs from lines of `FIELDS`, a bar after each; the name is the last and may hold anything."""
-    found = {}
+    jobs = {}
     for line in text.splitlines():
         parts = line.split("|", len(FIELDS) - 1)
         if len(parts) < len(FIELDS):
             continue
         id_, state, exit_, reason, node, qos, account = (part.strip() for part in parts[:-1])
         code, signal = _exit(exit_)
-        found[id_] = Job(
+        jobs[id_] = Job(
             id_,
             _name(parts[-1].removesuffix("|"), id_),
             state.split()[0].rstrip("+") if state else "",
@@ -267,7 +267,7 @@ def _read(text: str) -> dict[str, Job]:
             qos=qos,
             account=account,
         )
-    return found
+    return jobs
 
 
 def _name(of_job: str, id_: str) -> str:
@@ -284,18 +284,18 @@ def _exit(text: str) -> tuple[int, int]:
 
 def _read_used(text: str) -> dict[str, Used]:
     """CPU time, by job, of its own line, and the most memory of those of its steps (`7.batch`), which follow it."""
-    found: dict[str, Used] = {}
+    of_jobs: dict[str, Used] = {}
     for line in text.splitlines():
         parts = line.split("|", len(USED) - 1)
         if len(parts) < len(USED):
             continue
         id_, _, step = parts[0].partition(".")
         if not step:
-            found[id_] = Used(_name(parts[3], id_), _cpu_seconds(parts[1]), 0.0)
-        elif id_ in found:
-            peak = max(found[id_].peak_memory_bytes, _bytes(parts[2]))
-            found[id_] = replace(found[id_], peak_memory_bytes=peak)
-    return {id_: used for id_, used in found.items() if used.peak_memory_bytes}
+            of_jobs[id_] = Used(_name(parts[3], id_), _cpu_seconds(parts[1]), 0.0)
+        elif id_ in of_jobs:
+            peak = max(of_jobs[id_].peak_memory_bytes, _bytes(parts[2]))
+            of_jobs[id_] = replace(of_jobs[id_], peak_memory_bytes=peak)
+    return {id_: used for id_, used in of_jobs.items() if used.peak_memory_bytes}
 
 
 def _cpu_seconds(text: str) -> float:

@@ -24,22 +24,22 @@ def require_own(paths: Iterable[Path], group: str = "") -> None:
         _add_way(path, places)
     for place in places:
         try:
-            found, link = place.stat(), place.lstat()
+            status, link = place.stat(), place.lstat()
         except FileNotFoundError:
             continue
         me = os.geteuid()
-        if strangers := [uid for uid in (found.st_uid, link.st_uid) if uid not in (me, 0) and not _is_in(uid, group)]:
+        if strangers := [uid for uid in (status.st_uid, link.st_uid) if uid not in (me, 0) and not _is_in(uid, group)]:
             why, mends = f"belongs to {_user(strangers[0])}", f"sudo chown -h {_user(me)}"
-        elif found.st_mode & stat.S_ISVTX and place not in asked:
+        elif status.st_mode & stat.S_ISVTX and place not in asked:
             continue
-        elif found.st_mode & stat.S_IWOTH:
+        elif status.st_mode & stat.S_IWOTH:
             why, mends = "may be written by all", "chmod o-w"
-        elif found.st_mode & stat.S_IWGRP and not _is_trusted(place, found, group):
-            why, mends = f"may be written by the group {_group(found.st_gid)}", "chmod g-w"
+        elif status.st_mode & stat.S_IWGRP and not _is_trusted(place, status, group):
+            why, mends = f"may be written by the group {_group(status.st_gid)}", "chmod g-w"
         else:
             continue
         raise BadInput(
-            f"{place} {why} ({_user(found.st_uid)}:{_group(found.st_gid)} {stat.filemode(found.st_mode)}), and what "
+            f"{place} {why} ({_user(status.st_uid)}:{_group(status.st_gid)} {stat.filemode(status.st_mode)}), and what "
             f"lies there runs as {_user(me)}: {mends} {shlex.quote(str(place))}, or take another folder; a group that "
             "shares it on purpose is named in the site file (trust_group)"
         )
@@ -55,25 +55,25 @@ def _add_way(path: Path, places: dict[Path, None]) -> None:
             _add_way(place.parent / place.readlink(), places)
 
 
-def _is_trusted(place: Path, found: os.stat_result, group: str) -> bool:
+def _is_trusted(place: Path, status: os.stat_result, group: str) -> bool:
     """True where a group that may write is the named one, or nobody but the owner."""
-    if group and _group(found.st_gid) == group:
+    if group and _group(status.st_gid) == group:
         return True
     try:
         os.getxattr(place, "system.posix_acl_access")
     except OSError:
-        return _is_private(found.st_gid, _user(found.st_uid))
+        return _is_private(status.st_gid, _user(status.st_uid))
     return False  # by an access list others may write too
 
 
 @cache
 def _is_private(gid: int, user: str) -> bool:
     try:
-        found = grp.getgrgid(gid)
+        entry = grp.getgrgid(gid)
     except KeyError:
         return False
-    members = {*found.gr_mem, *(one.pw_name for one in pwd.getpwall() if one.pw_gid == gid)}
-    return found.gr_name == user and members <= {user}
+    members = {*entry.gr_mem, *(account.pw_name for account in pwd.getpwall() if account.pw_gid == gid)}
+    return entry.gr_name == user and members <= {user}
 
 
 @cache

@@ -49,15 +49,15 @@ class Partition:
         shown = {name: self.fields.get(name, "UNLIMITED") for name in named}
         return ", ".join(f"{name}={value}" for name, value in shown.items() if value != "UNLIMITED")
 
-    def allowed(self, of: str) -> frozenset[str] | None:
+    def allowed(self, kind: str) -> frozenset[str] | None:
         """The `Accounts` or `Qos` whose jobs it takes; None: those of all. Since SLURM 22.05, recognised by a field
         that it does not print, an allowed account stands for its subaccounts too, which are not listed here."""
-        if of == "Accounts" and "MaxCPUsPerSocket" in self.fields:
+        if kind == "Accounts" and "MaxCPUsPerSocket" in self.fields:
             return None
-        return _names(self.fields.get(f"Allow{of}", ""))
+        return _names(self.fields.get(f"Allow{kind}", ""))
 
-    def denied(self, of: str) -> frozenset[str]:
-        return _names(self.fields.get(f"Deny{of}", "")) or frozenset()
+    def denied(self, kind: str) -> frozenset[str]:
+        return _names(self.fields.get(f"Deny{kind}", "")) or frozenset()
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ class Cluster:
     def refusal(self, script: str) -> Refused | None:
         """Why SLURM takes no job of this text. Each text is asked for once: the jobs of a study have few."""
         if script not in self._said:
-            said = None
+            answer = None
             try:
                 self.would_take(script)
             except Refused as refusal:
-                said = refusal
+                answer = refusal
             except Unreachable as error:
                 LOG.warning("preflight: sbatch --test-only gave no answer: %s", error)
-            self._said[script] = said
+            self._said[script] = answer
         return self._said[script]
 
     def asked(self, partition: str) -> list[Partition]:
@@ -112,7 +112,9 @@ class Cluster:
         known = self.partitions
         names = listed(partition) or [other.name for other in known.values() if other.fields.get("Default") == "YES"]
         named = [known[name] for name in names if name in known]
-        return [known.get(one.fields.get("Alternate", ""), one) if one.state in NO_NEW_JOBS else one for one in named]
+        return [
+            known.get(each.fields.get("Alternate", ""), each) if each.state in NO_NEW_JOBS else each for each in named
+        ]
 
     def nodes_of(self, *partitions: Partition) -> list[Node]:
         names = {partition.name for partition in partitions}
@@ -177,12 +179,12 @@ def _node(**row: str) -> Node:
 
 def _gpus(gres: str) -> dict[str, int] | None:
     """GPUs by model from `gpu:a100:2(S:0,2-3),gpu:2,shard:8`; none of `(null)`."""
-    found: dict[str, int] = {}
+    gpus: dict[str, int] = {}
     for model, count in re.findall(
         r"(?:^|,)gpu(?::([^:,(]+))??(?::no_consume)?:(\d+)(?=,|$)", re.sub(r"\([^)]*\)", "", gres)
     ):
-        found[model] = found.get(model, 0) + int(count)
-    return found if gres else None
+        gpus[model] = gpus.get(model, 0) + int(count)
+    return gpus if gres else None
 
 
 def _number(text: str) -> int | None:

@@ -253,19 +253,19 @@ def read_site(name: str | None = None) -> Site:
 def overrides(groups: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
     """The resources that are set in each group; an empty key is left out. BadInput names each key that is wrong, after
     `where` and its group, and what is valid."""
-    found, wrong = {}, []
-    for name, given in groups.items():
+    values, wrong = {}, []
+    for name, fields in groups.items():
         try:
-            some = Overrides.model_validate(given).model_dump(exclude_unset=True)
+            some = Overrides.model_validate(fields).model_dump(exclude_unset=True)
         except ValidationError as error:
             wrong.append(f"{where}{name}: {'; '.join(listed(Overrides, error))}")
             continue
         if some.get("memory_gb", 0) is None:
             some["memory_gb"] = 0  # `memory_gb: null` says that none is asked for
-        found[name] = {key: value for key, value in some.items() if value is not None}
+        values[name] = {key: value for key, value in some.items() if value is not None}
     if wrong:
         raise BadInput("\n".join(wrong))
-    return found
+    return values
 
 
 def folder_of_pool(site: Site, pool: str) -> Path:
@@ -297,7 +297,7 @@ def server_of_worker(folder: Path) -> str:
 
 def _noted(folder: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = durable.read_json(folder / ENVIRONMENT)
-        return found if isinstance(found, dict) else {}
+        variables: dict[str, Any] = durable.read_json(folder / ENVIRONMENT)
+        return variables if isinstance(variables, dict) else {}
     except (OSError, ValueError):
         return {}

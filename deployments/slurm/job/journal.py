@@ -99,14 +99,14 @@ class Journal:
     def all(self) -> list[Submission]:
         """Every entry that can be understood, oldest first. Raises OSError when the disk does not give one: without
         the newest entry a second job would be submitted beside the first."""
-        before, found = self._known or {}, {}
+        before, entries = self._known or {}, {}
         for number in sorted({number for number, suffix in self._names() if suffix == "json"}):
             known = before.get(number)
             entry = known if known is not None and known.end else self._read(self.folder / f"{number:04d}.json")
             if entry is not None:
-                found[number] = entry
-        self._known = found
-        return list(found.values())
+                entries[number] = entry
+        self._known = entries
+        return list(entries.values())
 
     def of(self, flow_run: str) -> list[Submission]:
         """The entries of one flow run, oldest first, as this object last read or wrote them: for the one who writes."""

@@ -96,7 +96,7 @@ def known_before(entries: list[Submission]) -> list[str]:
 
     None from before SLURM lost its jobs: it gives their numbers to others, to the next job itself at last.
     """
-    since = [*takewhile(lambda one: not _forgotten(one.end), reversed(entries))]
+    since = [*takewhile(lambda each: not _forgotten(each.end), reversed(entries))]
     ids = [entry.job_id for entry in reversed(since) if entry.job_id and entry.live]
     newest = next((entry.job_id for entry in since if entry.job_id), None)
     return ids if newest is None or newest in ids else [*ids, newest]
@@ -177,13 +177,13 @@ def time_problem(plan: Plan) -> str:
     limit, lead = plan.resources.time_limit_minutes, _lead_seconds(plan.resources, plan.folder.parent)
     most = 2 if plan.automatic else 1
     newest = attempts.records(plan.folder.parent / "attempts")[-most:]
-    found = []
+    problems = []
     for record in newest:
         start, step = float(record.get("start_seconds") or 0), float(record.get("step_seconds") or 0)
         in_vain = (record.get("diagnosis") or {}).get("category") == "time limit"
         if start and (least_minutes(start, step, lead) > limit if in_vain else start + lead > 60 * limit):
-            found.append(too_short(start, step * in_vain, lead, 60 * limit).text)
-    return found[-1] if len(found) == most else ""
+            problems.append(too_short(start, step * in_vain, lead, 60 * limit).text)
+    return problems[-1] if len(problems) == most else ""
 
 
 def _lead_seconds(asked: Resources, run_directory: Path) -> float:

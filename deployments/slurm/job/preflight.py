@@ -49,19 +49,19 @@ def require(resources: Resources, cluster: Cluster, folder: Path, where: str, *,
 
     The job may wait until its partition starts jobs again; a person who starts a study learns it at once (`problems`).
     """
-    found = [
+    refusals = [
         *problems(resources, cluster, os.environ, strict_lead=strict_lead, may_wait=True),
         *folder_problems(folder, several_hosts=cluster.several_hosts),
     ]
-    if found:
-        raise BadInput(f"{where}: {refusal_text('job', found)}")
+    if refusals:
+        raise BadInput(f"{where}: {refusal_text('job', refusals)}")
 
 
-def refusal_text(jobs: str, found: Iterable[str]) -> str:
+def refusal_text(jobs: str, problems: Iterable[str]) -> str:
     """All that stands against a job or some jobs, and where it is corrected."""
     return (
         f"nothing was submitted, since the {jobs} could not run:\n  "
-        + "\n  ".join(found)
+        + "\n  ".join(problems)
         + "\nResources stand in the site file and the deployment, which are read for each job, and in the study."
     )
 
@@ -81,23 +81,23 @@ def problems(
     """
     asked = cluster.asked(resources.partition)
     denied = [_denials(resources, partition, may_wait) for partition in asked]
-    found = [text for some in denied for text in some] if denied and all(denied) else []  # else one of them takes it
-    if found and (fit := _fitting(resources, cluster)):
-        found = [f"{text}, or name a partition that fits: {_some(fit)}" for text in found]
+    texts = [text for some in denied for text in some] if denied and all(denied) else []  # else one of them takes it
+    if texts and (fit := _fitting(resources, cluster)):
+        texts = [f"{text}, or name a partition that fits: {_some(fit)}" for text in texts]
     lead, limit = resources.lead_seconds, resources.time_limit_minutes
     if strict_lead and lead * 3 > limit * 60:
-        found.append(
+        texts.append(
             f"lead_seconds: {lead:g} s is more than a third of the time limit of {_h_min(limit)}, so that little of a "
             f"job would be work: set time_limit_minutes to at least {math.ceil(lead / 20)}, or lead_seconds to at most "
             f"{limit * 20}"
         )
-    found += [
+    texts += [
         f"pass_environment: {name} is not set where the worker of the pool runs: end the worker, set it there, and "
         "start the worker again; or take it out of pass_environment"
         for name in resources.pass_environment
         if name not in environment
     ]
-    return found + _refusals(resources, cluster)
+    return texts + _refusals(resources, cluster)
 
 
 def notes(resources: Resources, cluster: Cluster) -> list[str]:
@@ -113,23 +113,23 @@ def notes(resources: Resources, cluster: Cluster) -> list[str]:
 
 def _denials(resources: Resources, partition: Partition, may_wait: bool) -> list[str]:
     """Reasons why a partition denies jobs that SLURM queues there all the same."""
-    found, name = [], partition.name
+    texts, name = [], partition.name
     if not may_wait and partition.state in (*NO_NEW_JOBS, "DOWN"):
-        found.append(
+        texts.append(
             f"partition: {name} is {partition.state} and starts no jobs: submit again when `sinfo` shows it up"
         )
     limit, most = resources.time_limit_minutes, partition.max_minutes
     if most is not None and limit > most and not resources.qos:  # a QOS may lift the limit
-        found.append(
+        texts.append(
             f"time_limit_minutes: {limit} ({_h_min(limit)}) is more than partition {name} allows "
             f"({_h_min(most)}): ask for at most {most} (a training goes on in the next job)"
         )
-    for key, value, of in (("account", resources.account, "Accounts"), ("qos", resources.qos, "Qos")):
-        wanted, allowed, denied = {*listed(value.lower())}, partition.allowed(of), partition.denied(of)
+    for key, value, kind in (("account", resources.account, "Accounts"), ("qos", resources.qos, "Qos")):
+        wanted, allowed, denied = {*listed(value.lower())}, partition.allowed(kind), partition.denied(kind)
         if wanted and (wanted <= denied if allowed is None else not wanted & allowed):
             others = f"one of {_some(sorted(allowed))}" if allowed else "another"
-            found.append(f"{key}: partition {name} takes no jobs of {value}: name {others}")
-    return found
+            texts.append(f"{key}: partition {name} takes no jobs of {value}: name {others}")
+    return texts
 
 
 def _refusals(resources: Resources, cluster: Cluster) -> list[str]:
@@ -137,9 +137,9 @@ def _refusals(resources: Resources, cluster: Cluster) -> list[str]:
     refusal = cluster.refusal(request_text(resources))
     if refusal is None or isinstance(refusal, NotNow):
         return []
-    said = f"SLURM refuses the job ({refusal})"
+    text = f"SLURM refuses the job ({refusal})"
     if NO_NODE.search(str(refusal)):
-        return _shortages(resources, cluster, said)
+        return _shortages(resources, cluster, text)
     key = next((key for words, key in KEY_OF.items() if re.search(words, str(refusal), re.I)), "")
     known, unknown = list[str](), list[str]()
     if key == "partition":
@@ -155,10 +155,10 @@ def _refusals(resources: Resources, cluster: Cluster) -> list[str]:
         if key == "partition":  # the rest that is wrong is told too, of the partition that is meant
             others = _refusals(resources.model_copy(update={key: nearest[0]}), cluster)
     keys = [key] if key else [key for key in Resources.model_fields if key in resources.model_fields_set]
-    return [f"{_asked(resources, keys)}: {said}: {advice}", *others]
+    return [f"{_asked(resources, keys)}: {text}: {advice}", *others]
 
 
-def _shortages(resources: Resources, cluster: Cluster, said: str) -> list[str]:
+def _shortages(resources: Resources, cluster: Cluster, text: str) -> list[str]:
     """Requests that no node of the partition meets; none where one that is out of service may meet them."""
     partitions, wants = cluster.asked(resources.partition), _wants(resources)
     nodes = cluster.nodes_of(*partitions)
@@ -172,13 +172,15 @@ def _shortages(resources: Resources, cluster: Cluster, said: str) -> list[str]:
         keys, advice = ["gpu_model", *keys], f"its GPUs are not of this model: {nearest}"
     elif "memory_gb" in keys and all(node.memory_mb == 1 for node in nodes):
         advice = "SLURM does not count its memory (RealMemory 1, the default): set memory_gb to 0, which asks for none"
-    if fit := [name for name in _fitting(resources, cluster) if name not in {one.name for one in partitions}]:
+    if fit := [
+        name for name in _fitting(resources, cluster) if name not in {partition.name for partition in partitions}
+    ]:
         advice += f", or name a partition that fits: {_some(fit)}"
-    limits = [f"{one.name} has {one.node_limits}" for one in partitions if one.node_limits]
+    limits = [f"{partition.name} has {partition.node_limits}" for partition in partitions if partition.node_limits]
     have = [*{_shown(node): f"{node.name} has {_shown(node)}" for node in reversed(nodes)}.values()]
-    names = ",".join(one.name for one in partitions)
+    names = ",".join(partition.name for partition in partitions)
     return [
-        f"{_asked(resources, keys)}: {said}; in partition {names} {_some([*limits, *reversed(have)], '; ')}: {advice}"
+        f"{_asked(resources, keys)}: {text}; in partition {names} {_some([*limits, *reversed(have)], '; ')}: {advice}"
     ]
 
 
@@ -234,7 +236,7 @@ def _fitting(resources: Resources, cluster: Cluster) -> list[str]:
     """Partitions, not hidden ones, that would take the job, as far as is seen here."""
     shown = (partition for partition in cluster.partitions.values() if not partition.hidden)
     return [
-        one.name for one in shown if _fits(resources, cluster.nodes_of(one)) and not _denials(resources, one, False)
+        each.name for each in shown if _fits(resources, cluster.nodes_of(each)) and not _denials(resources, each, False)
     ]
 
 
@@ -256,23 +258,23 @@ def folder_problems(folder: Path, need_bytes: int = LEAST_FREE_BYTES, *, several
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not os.path.isdir(there):
         return [f"root: {there} is not a folder, so {folder} cannot be made: move it away, or give another root"]
-    found = []
+    texts = []
     try:
         _write(there, as_folder=there != folder)
     except OSError as error:
         what = "written" if there == folder else f"made in {there}"
-        found.append(f"root: {folder} cannot be {what} ({error.strerror or error}): give a root where you may write")
+        texts.append(f"root: {folder} cannot be {what} ({error.strerror or error}): give a root where you may write")
     try:
         require_disk(there, need_bytes)
     except BadInput as error:
-        found.append(f"root: {error}")
+        texts.append(f"root: {error}")
     except OSError:
         pass  # unknown
     if several_hosts and (why := _only_here(folder.resolve())):
-        found.append(
+        texts.append(
             f"root: {folder} is {why}, which other machines of this cluster do not have: give a root on a shared disk"
         )
-    return found
+    return texts
 
 
 def _write(there: Path, as_folder: bool) -> None:
@@ -308,7 +310,7 @@ def is_of_this_machine(folder: Path) -> bool:
 def file_system(path: Path) -> str:
     """The type of the file system that a real path lies on; empty when that cannot be read."""
     try:
-        mounts = [(Path(one.mountpoint), one.fstype) for one in psutil.disk_partitions(all=True)]
+        mounts = [(Path(disk.mountpoint), disk.fstype) for disk in psutil.disk_partitions(all=True)]
     except OSError:
         return ""
     above = [(point, kind) for point, kind in reversed(mounts) if path.is_relative_to(point)]
@@ -328,4 +330,4 @@ def _some(texts: Iterable[str], between: str = ", ") -> str:
 
 def _nearest_first(name: str, known: Iterable[str]) -> list[str]:
     """Sorts by likeness, the nearest name first."""
-    return sorted(known, key=lambda one: -difflib.SequenceMatcher(None, name.lower(), one.lower()).ratio())
+    return sorted(known, key=lambda candidate: -difflib.SequenceMatcher(None, name.lower(), candidate.lower()).ratio())

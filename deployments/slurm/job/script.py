@@ -68,11 +68,11 @@ def sbatch_text(job: JobText) -> str:
         "",
     ]
     if job.comment and not any(line.startswith("--comment") for line in job.resources.extra_sbatch_lines):
-        told = f"comment={shlex.quote(_comment(job))} >/dev/null 2>&1 &"
+        comment = f"comment={shlex.quote(_comment(job))} >/dev/null 2>&1 &"
         lines += [
             "# Of a job array SLURM knows one comment; this is the task's. The last task's own id means all of them.",
             '[[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || '
-            f'scontrol update jobid="${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" {told}',
+            f'scontrol update jobid="${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" {comment}',
             "",
         ]
     if job.resources.setup_lines:
@@ -177,8 +177,8 @@ def _options(job: JobText, output: str) -> list[str]:
         "dependency": ":".join(["afterany", *job.after_jobs]) if job.after_jobs else "",
         "export": ",".join(asked.pass_environment) or "NONE",
     }
-    given = [f"--{name}={_quoted(value)}" for name, value in options.items() if value]
-    return [*given, "--no-requeue", *(_extra(line) for line in asked.extra_sbatch_lines)]
+    written = [f"--{name}={_quoted(value)}" for name, value in options.items() if value]
+    return [*written, "--no-requeue", *(_extra(line) for line in asked.extra_sbatch_lines)]
 
 
 def _comment(job: JobText) -> str:

@@ -173,8 +173,8 @@ def _asked_by_study(resources: dict[str, dict[str, Any]]) -> dict[str, dict[str,
 
 def command(template: str, parameters: dict[str, Any]) -> list[str]:
     """The job's argument vector: `{parameters}` in the template becomes the run's parameters as options."""
-    given = [f"--{name.replace('_', '-')}={value}" for name, value in parameters.items() if value is not None]
-    return [word for part in shlex.split(template) for word in (given if part == "{parameters}" else [part])]
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in parameters.items() if value is not None]
+    return [word for part in shlex.split(template) for word in (arguments if part == "{parameters}" else [part])]
 
 
 class Deployments:

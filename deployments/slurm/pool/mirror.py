@@ -50,12 +50,12 @@ class Mirror:
     def show(self, seen: Sequence[Seen]) -> None:
         """Shows now and then what is new of each run with a job; an error of one hides no other."""
         now = time.monotonic()
-        for one in seen:
-            if one.submissions and now - self._shown_at.get(one.run.id, -math.inf) >= SHOW_EVERY_SECONDS:
-                self._shown_at[one.run.id] = now
-                best_effort(partial(self._show_log, one))
-                best_effort(partial(self._show_state, one))
-        alive = {one.run.id for one in seen}
+        for watched in seen:
+            if watched.submissions and now - self._shown_at.get(watched.run.id, -math.inf) >= SHOW_EVERY_SECONDS:
+                self._shown_at[watched.run.id] = now
+                best_effort(partial(self._show_log, watched))
+                best_effort(partial(self._show_state, watched))
+        alive = {watched.run.id for watched in seen}
         self._artifacts = {run: shown for run, shown in self._artifacts.items() if run in alive}
         self._shown_at = {run: at for run, at in self._shown_at.items() if run in alive}
 
@@ -144,10 +144,10 @@ def jobs_markdown(journal: Journal, submissions: Sequence[Submission], attempt: 
     """A run's jobs, newest first, where their logs are, and of a failure the cause, what to do and the log's end."""
     last = submissions[-1]
     lines = []
-    found = last.end.diagnosis if last.end else None
-    if found is not None and found.level == "error":
-        lines += [without_links(f"### {found.category}: {found.summary}"), "", without_links(found.resolution), ""]
-        lines += [*_fenced(found.detail.rstrip().splitlines()), ""] if found.detail else []
+    cause = last.end.diagnosis if last.end else None
+    if cause is not None and cause.level == "error":
+        lines += [without_links(f"### {cause.category}: {cause.summary}"), "", without_links(cause.resolution), ""]
+        lines += [*_fenced(cause.detail.rstrip().splitlines()), ""] if cause.detail else []
     if attempt:
         numerics = attempt.get("numerics") or {}
         device = numerics.get("device_model") or ""
@@ -171,14 +171,14 @@ def _fenced(lines: Sequence[str]) -> list[str]:
 
 
 def _as_log(line: str, flow_run: str) -> LogCreate:
-    found = LINE.match(line)
-    time: Any = datetime.fromisoformat(found["time"]) if found else datetime.now(UTC)  # Prefect's type is its own
-    if found is None:
+    match = LINE.match(line)
+    time: Any = datetime.fromisoformat(match["time"]) if match else datetime.now(UTC)  # Prefect's type is its own
+    if match is None:
         return LogCreate(name="job", level=logging.INFO, message=line, timestamp=time, flow_run_id=UUID(flow_run))
     return LogCreate(
-        name=found["name"],
-        level=logging.getLevelNamesMapping().get(found["level"], logging.INFO),
-        message=found["message"],
+        name=match["name"],
+        level=logging.getLevelNamesMapping().get(match["level"], logging.INFO),
+        message=match["message"],
         timestamp=time,
         flow_run_id=UUID(flow_run),
     )

@@ -59,8 +59,8 @@ def submit_limit(account: str = "", qos: str = "", ask: Callable[..., Done] = ca
     """
     user = pwd.getpwuid(os.geteuid()).pw_name  # SLURM's name of who submits: LOGNAME may name somebody else
     fields = "format=account,defaultqos,maxsubmitjobs"
-    found = _rows(ask, 3, "sacctmgr", "-nP", "show", "associations", f"user={user}", fields)
-    mine = [row for row in found if row[0] == account] or found
+    rows = _rows(ask, 3, "sacctmgr", "-nP", "show", "associations", f"user={user}", fields)
+    mine = [row for row in rows if row[0] == account] or rows
     default = next((row[1] for row in mine if row[1]), "normal")
     limits = _rows(ask, 2, "sacctmgr", "-nP", "show", "qos", "format=name,maxsubmitjobsperuser")
     for name, limit in limits:
@@ -136,10 +136,10 @@ class Places:
         elif before != now:
             self._note(allowed)
         self._allowed, self.are_kept = allowed, True
-        said = "any number" if allowed is None else f"at most {allowed}"
-        if said != self._said:
-            LOG.info("jobs of this pool at once: %s", said)
-        self._said = said
+        number = "any number" if allowed is None else f"at most {allowed}"
+        if number != self._said:
+            LOG.info("jobs of this pool at once: %s", number)
+        self._said = number
 
     def _at_most(self, site: Site, alive: Alive) -> tuple[int | None, str]:
         """The number that Prefect is to count up to, and whose it is in words.
@@ -147,18 +147,18 @@ class Places:
         Prefect counts all runs of the pool that are under way, and nothing else: so a job that it does not count takes
         a place off, and a run whose job does not count towards SLURM's limit leaves one.
         """
-        found = []
+        limits = []
         if site.max_jobs is not None:
             words = f"{site.max_jobs} jobs at once (max_jobs, site file)"
-            found.append((site.max_jobs - len(alive.uncounted), words))
+            limits.append((site.max_jobs - len(alive.uncounted), words))
         if limit := self._slurms(site):
             taken = sum(map(limit.counts, [*alive.uncounted, *alive.others]))
             elsewhere = sum(not limit.counts(job) for job in alive.counted)
             words = f"{limit.jobs} jobs of yours at once (the {limit.of} {limit.name})"
-            found.append((limit.jobs - taken + elsewhere, words))
-        if not found and self._unknown and (before := self._set_before()) is not None:
-            found.append((before, f"{before} jobs at once, as before: SLURM's accounting does not answer"))
-        allowed, words = min(found, default=(None, ""))
+            limits.append((limit.jobs - taken + elsewhere, words))
+        if not limits and self._unknown and (before := self._set_before()) is not None:
+            limits.append((before, f"{before} jobs at once, as before: SLURM's accounting does not answer"))
+        allowed, words = min(limits, default=(None, ""))
         return (None if allowed is None else max(0, allowed)), words
 
     def tell(self, under_way: int) -> None:

@@ -103,14 +103,18 @@ class Pool:
         states = {run.id: run.state_id for run in watched if run.type == "PENDING"}
         asked = [plan for plan in gathered if states.get(plan.flow_run) == plan.state_id]
         self.submissions.ungather(plan for plan in gathered if plan not in asked)  # the run was cancelled since, say
-        seen = [one for one in (self._seen(run, jobs, since) for run in watched) if one is not None]
+        seen = [
+            watched_run for watched_run in (self._seen(run, jobs, since) for run in watched) if watched_run is not None
+        ]
         self.seen = seen
         self.alive = self._alive(watched, jobs)
         self._forget(seen)
         missing = {
-            one.submissions[-1].job_id or ""
-            for one in seen
-            if one.submissions and one.submissions[-1].live and one.submissions[-1].job_id not in jobs
+            watched_run.submissions[-1].job_id or ""
+            for watched_run in seen
+            if watched_run.submissions
+            and watched_run.submissions[-1].live
+            and watched_run.submissions[-1].job_id not in jobs
         }
         accounted = self.slurm.accounted(missing - {""})
         actions = reconcile(seen, jobs, accounted, self.limits)
@@ -139,19 +143,19 @@ class Pool:
 
     def cancel_at_once(self, runs: Iterable[Run]) -> None:
         """Ends the jobs of runs that are being cancelled without waiting for the next poll."""
-        found = [
+        pairs = [
             (run, entry)
             for run in runs
             if run.type in ("CANCELLING", "CANCELLED") and (entry := self.live.get(run.id)) and self._may_cancel(entry)
         ]
-        if not found:
+        if not pairs:
             return
         try:
             jobs = self.slurm.jobs()
         except Unreachable as error:
             LOG.warning("SLURM does not answer: %s", error)
             return
-        for run, entry in found:
+        for run, entry in pairs:
             job = jobs.get(entry.job_id or "")
             if job is not None and job.name == entry.name:  # the id may be another job's by now
                 self._cancel(run, entry)
@@ -218,11 +222,11 @@ class Pool:
 
     def _forget(self, seen: list[Seen]) -> None:
         """Drops the memory of states and jobs that are no more."""
-        states = {one.run.state_id for one in seen}
+        states = {watched.run.state_id for watched in seen}
         self._in_state = {state: when for state, when in self._in_state.items() if state in states}
-        names = {one.submissions[-1].name for one in seen if one.submissions}
+        names = {watched.submissions[-1].name for watched in seen if watched.submissions}
         self._absent = {name: seconds for name, seconds in self._absent.items() if name in names}
-        folders = {Path(one.run.folder) for one in seen}
+        folders = {Path(watched.run.folder) for watched in seen}
         for folder in self.submissions.forget(folders):
             self._beats.forget(folder.parent / "locks")
 

@@ -151,13 +151,15 @@ def reconcile(
     Without an answer from SLURM there is nothing to reconcile: do not call.
     """
     named = {job.name: job for job in jobs.values()}
-    found = []
-    for one in seen:
+    decisions = []
+    for watched in seen:
         try:
-            found.append(_of_run(one, jobs, named, accounted, limits))
+            decisions.append(_of_run(watched, jobs, named, accounted, limits))
         except (TypeError, ValueError, KeyError, AttributeError) as error:  # anybody may have written its files
-            LOG.warning("flow run %s: %s is not readable, and stays as it is: %r", one.run.id, one.run.folder, error)
-    return [action for action in found if action is not None]
+            LOG.warning(
+                "flow run %s: %s is not readable, and stays as it is: %r", watched.run.id, watched.run.folder, error
+            )
+    return [action for action in decisions if action is not None]
 
 
 def _of_run(
@@ -291,10 +293,12 @@ def _finish(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action | 
     if not record and job.state != "PREEMPTED":
         return _before_the_stage(seen, last, job, limits)
     delay = 0.0 if job.state in ("TIMEOUT", "PREEMPTED") else limits.crash_delay
-    found = _without_record_of_end(job, where)
+    diagnosis_ = _without_record_of_end(job, where)
     if job.state == "TIMEOUT" and not record.get("start_seconds"):
-        found = replace(found, level="warning", summary=f"{found.summary} before its first step", resolution=LONGER)
-    return _ended(seen, last, found, "AwaitingRetry", delay)
+        diagnosis_ = replace(
+            diagnosis_, level="warning", summary=f"{diagnosis_.summary} before its first step", resolution=LONGER
+        )
+    return _ended(seen, last, diagnosis_, "AwaitingRetry", delay)
 
 
 def _without_record_of_end(job: Job, where: str) -> Diagnosis:
@@ -312,15 +316,15 @@ def _out_of_memory(seen: Seen, job: Job, end_state: str | None) -> bool:
 
 def _more_memory(seen: Seen, last: Submission, job: Job) -> Action:
     """Once more with more memory, up to the cap; a second time it is the person's turn."""
-    found = diagnosis.of_end(replace(job, state="OUT_OF_MEMORY"))
+    cause = diagnosis.of_end(replace(job, state="OUT_OF_MEMORY"))
     more = min(math.ceil(last.memory_gb * MEMORY_FACTOR), last.memory_cap_gb or math.inf)
     before = seen.submissions[-2].end if last.automatic and len(seen.submissions) > 1 else None
     if (before and before.memory_gb) or more <= last.memory_gb:  # memory_gb is handed on from end to end
-        return _ended(seen, last, replace(found, detail=f"{found.detail}, {last.memory_gb:g} GB"), "Failed")
-    found = replace(
-        found, resolution=f"Nothing to do: the next job asks for {more:g} GB instead of {last.memory_gb:g}."
+        return _ended(seen, last, replace(cause, detail=f"{cause.detail}, {last.memory_gb:g} GB"), "Failed")
+    cause = replace(
+        cause, resolution=f"Nothing to do: the next job asks for {more:g} GB instead of {last.memory_gb:g}."
     )
-    return _ended(seen, last, found, "AwaitingRetry", memory_gb=more)
+    return _ended(seen, last, cause, "AwaitingRetry", memory_gb=more)
 
 
 def _before_the_stage(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action:
@@ -338,16 +342,16 @@ def _before_the_stage(seen: Seen, last: Submission, job: Job, limits: Limits) ->
     if exit_code == HELD:
         held = Diagnosis("warning", "held", "another process is at work on this stage", where, CONTINUES_LATER)
         return _ended(seen, last, held, "AwaitingRetry", limits.held_delay)
-    found = _without_record_of_end(job, where)
-    found = replace(found, summary=f"{found.summary}, before the stage began")
+    cause = _without_record_of_end(job, where)
+    cause = replace(cause, summary=f"{cause.summary}, before the stage began")
     row = _row_before_the_stage(seen.submissions)
     if row >= BEFORE_THE_STAGE:
-        told = found.category in ("output folder", "disk full")
-        advice = found.resolution if told else "Read the job's log, then retry the run."
+        is_known = cause.category in ("output folder", "disk full")
+        advice = cause.resolution if is_known else "Read the job's log, then retry the run."
         advice = LONGER if job.state == "TIMEOUT" else advice
-        found = replace(found, resolution=f"{row} jobs in a row ended so. {advice}")
-        return _ended(seen, last, found, "Failed", before_stage=True)
-    return _ended(seen, last, found, "AwaitingRetry", limits.crash_delay, before_stage=True)
+        cause = replace(cause, resolution=f"{row} jobs in a row ended so. {advice}")
+        return _ended(seen, last, cause, "Failed", before_stage=True)
+    return _ended(seen, last, cause, "AwaitingRetry", limits.crash_delay, before_stage=True)
 
 
 def _row_before_the_stage(submissions: Sequence[Submission]) -> int:
@@ -363,7 +367,7 @@ def _row_before_the_stage(submissions: Sequence[Submission]) -> int:
 def _ended(
     seen: Seen,
     submission: Submission,
-    found: Diagnosis,
+    cause: Diagnosis,
     follows: Follows,
     delay_seconds: float = 0.0,
     memory_gb: float | None = None,
@@ -379,8 +383,8 @@ def _ended(
     before = seen.submissions[-2].end if len(seen.submissions) > 1 else None
     end = End(
         follows,
-        found.text,
-        found,
+        cause.text,
+        cause,
         delay_seconds,
         memory_gb or (before.memory_gb if before else None),
         sorted({*exclude, *(before.exclude if before else [])}),

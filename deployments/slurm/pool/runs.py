@@ -63,19 +63,19 @@ class PrefectRuns:
         self._others_taken_in = False
 
     def _read(self, sort: FlowRunSort | None = None, newest_only: bool = False, **where: Any) -> list[FlowRun]:
-        found = flow_runs(self._client, self._pool, sort, newest_only, **where)
-        return [run for run in found if run.work_queue_name in (self._queue, UNNAMED, None)]
+        runs = flow_runs(self._client, self._pool, sort, newest_only, **where)
+        return [run for run in runs if run.work_queue_name in (self._queue, UNNAMED, None)]
 
     def watched(self, also: Iterable[str]) -> list[Run]:
         """Runs that are Pending, Running or Cancelling, and those named. The first call takes in what others ended."""
-        found = self._read(FlowRunSort.EXPECTED_START_TIME_DESC, state=ALIVE)
+        runs = self._read(FlowRunSort.EXPECTED_START_TIME_DESC, state=ALIVE)
         if not self._others_taken_in:  # cancelled or crashed by somebody while no worker watched: its job may live
-            found += self._read(FlowRunSort.EXPECTED_START_TIME_DESC, newest_only=True, state=ENDED_BY_OTHERS)
+            runs += self._read(FlowRunSort.EXPECTED_START_TIME_DESC, newest_only=True, state=ENDED_BY_OTHERS)
             self._others_taken_in = True
-        missing = sorted({*also} - {str(run.id) for run in found})
+        missing = sorted({*also} - {str(run.id) for run in runs})
         for first in range(0, len(missing), AT_ONCE):
-            found += flow_runs(self._client, id={"any_": missing[first : first + AT_ONCE]})
-        return [self._as_run(run) for run in {run.id: run for run in found}.values()]
+            runs += flow_runs(self._client, id={"any_": missing[first : first + AT_ONCE]})
+        return [self._as_run(run) for run in {run.id: run for run in runs}.values()]
 
     def cancelling(self) -> list[Run]:
         return [self._as_run(run) for run in self._read(state=of_type(StateType.CANCELLING))]

@@ -240,10 +240,12 @@ class Service:
 
     def _own_folder(self, flow_run: FlowRun) -> Path:
         """The folder of a run that a person made without our dispatch: the stage's own, when its parameters name it."""
-        given = flow_run.parameters
-        if given.get("fingerprint") and {"root", "stage", "study_file"} <= given.keys():
-            study = Path(given["study_file"]).parent.parent.name
-            return jobs_folder(RunDirectory(Path(given["root"]), study, given["stage"], given["fingerprint"]))
+        parameters = flow_run.parameters
+        if parameters.get("fingerprint") and {"root", "stage", "study_file"} <= parameters.keys():
+            study = Path(parameters["study_file"]).parent.parent.name
+            return jobs_folder(
+                RunDirectory(Path(parameters["root"]), study, parameters["stage"], parameters["fingerprint"])
+            )
         return self._folder / str(flow_run.id) / "jobs"
 
     # ------------------------------------------------------------------------------------------------- polls
@@ -262,7 +264,7 @@ class Service:
 
     def tell(self) -> None:
         """Tells those that wait for a place why."""
-        self.places.tell(sum(one.run.type in UNDER_WAY for one in self.pool.seen))
+        self.places.tell(sum(watched.run.type in UNDER_WAY for watched in self.pool.seen))
 
     def _ask_for_walks(self, actions: Iterable[Action]) -> None:
         """Asks for walks: what waited for a stage that ended, or for the last one under way, may start now."""
@@ -279,17 +281,17 @@ class Service:
             for action in actions
             if isinstance(action, Finish)
         }
-        names = {one.run.id: one.submissions[-1].name for one in self.pool.seen if one.submissions}
+        names = {watched.run.id: watched.submissions[-1].name for watched in self.pool.seen if watched.submissions}
         for action in actions:
             if isinstance(action, SetState) and action.needs_person:
                 self.notify(names[action.run.id], action.message)
-        for one in self.pool.seen:
-            if one.run.id in ended:
-                self.mirror.show_end(one, ended[one.run.id])
-                end = ended[one.run.id].end
+        for watched in self.pool.seen:
+            if watched.run.id in ended:
+                self.mirror.show_end(watched, ended[watched.run.id])
+                end = ended[watched.run.id].end
                 if end is not None and end.follows == "Failed":
-                    self.notify(ended[one.run.id].name, end.message)
-        if alive := [one for one in self.pool.seen if one.run.id not in ended]:
+                    self.notify(ended[watched.run.id].name, end.message)
+        if alive := [watched for watched in self.pool.seen if watched.run.id not in ended]:
             self.mirror.show(alive)
 
     def notify(self, name: str, message: str) -> None:

@@ -68,10 +68,10 @@ def array_name(group: list[Next]) -> str:
     return f"{study}-{plan.stage}{group[0].entry.name.removeprefix(plan.label)}"
 
 
-def lead_to(folder: Path, task: int, one: Next) -> None:
+def lead_to(folder: Path, task: int, planned: Next) -> None:
     """Has the task's script and its log found in the array's folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    script, log = one.journal.script(one.entry), one.journal.log(one.entry)
+    script, log = planned.journal.script(planned.entry), planned.journal.log(planned.entry)
     for link, file in ((folder / f"{task}.sbatch", script), (folder / f"{task}.log", log)):
         link.unlink(missing_ok=True)
         link.symlink_to(file)
@@ -115,26 +115,26 @@ class Submissions:
                 LOG.warning("flow run %s: not submitted now: %s", plan.flow_run, error)
                 return None
             try:
-                one = Next(plan, journal, *next_job(plan, journal, last, after))
-                text = sbatch_text(one.job)
+                planned = Next(plan, journal, *next_job(plan, journal, last, after))
+                text = sbatch_text(planned.job)
                 if not self._ours():
                     return None
                 if plan.array_tasks and not entries:
                     with self._guard:
                         self._gathered[plan.flow_run] = plan
                     return None
-                self._write(one, text)
+                self._write(planned, text)
             except (OSError, ValueError) as error:
-                found = Diagnosis("error", "not submitted", f"there is no job to submit: {error}", str(plan.folder))
-                raise Refused(found.text) from error
-            return self._submitted([one], text, last.end if last else None)
+                cause = Diagnosis("error", "not submitted", f"there is no job to submit: {error}", str(plan.folder))
+                raise Refused(cause.text) from error
+            return self._submitted([planned], text, last.end if last else None)
 
-    def _write(self, one: Next, text: str) -> None:
+    def _write(self, planned: Next, text: str) -> None:
         """Keeps script and entry before SLURM hears of them."""
-        refuse_links(one.plan.folder.parent)
-        one.plan.folder.mkdir(parents=True, exist_ok=True)  # a job whose log cannot be opened ends without a trace
-        durable.write_bytes(one.journal.script(one.entry), text.encode())
-        self.live[one.plan.flow_run] = one.journal.write(one.entry)
+        refuse_links(planned.plan.folder.parent)
+        planned.plan.folder.mkdir(parents=True, exist_ok=True)  # a job whose log cannot be opened ends without a trace
+        durable.write_bytes(planned.journal.script(planned.entry), text.encode())
+        self.live[planned.plan.flow_run] = planned.journal.write(planned.entry)
 
     def _submitted(self, those: list[Next], text: str, before: End | None = None) -> str | None:
         """Submits what stands in the journal; the id of the job, or of the array, when SLURM gives it."""
@@ -145,7 +145,7 @@ class Submissions:
         except Refused as error:
             if isinstance(error, NoArray):
                 self._tasks_at_most = 1
-            refusals = [self._note_refusal(one, error, before) for one in those]
+            refusals = [self._note_refusal(planned, error, before) for planned in those]
             if refusals[0].follows == "AwaitingRetry":
                 return None
             raise Refused(refusals[0].message) from None
@@ -153,21 +153,23 @@ class Submissions:
             name = those[0].entry.name
             LOG.warning("%s: SLURM gave no answer (%s); it is searched for by its name first", name, error)
             return None
-        for one in those:
-            self._note_job(one, one.id_in(job_id))
+        for planned in those:
+            self._note_job(planned, planned.id_in(job_id))
         return job_id
 
-    def _note_job(self, one: Next, job_id: str) -> None:
-        name = one.entry.name
+    def _note_job(self, planned: Next, job_id: str) -> None:
+        name = planned.entry.name
         try:
-            self.live[one.plan.flow_run] = one.journal.note_job(one.entry, job_id)
+            self.live[planned.plan.flow_run] = planned.journal.note_job(planned.entry, job_id)
         except OSError as error:
             LOG.warning("%s: job %s could not be noted (%s); it is searched for by its name", name, job_id, error)
 
-    def _note_refusal(self, one: Next, error: Refused, before: End | None) -> End:
-        end = replace(self._refused(error, one.journal.script(one.entry), before), over_state=one.plan.state_id)
-        one.journal.note_end(one.entry, end)
-        self.live.pop(one.plan.flow_run, None)
+    def _note_refusal(self, planned: Next, error: Refused, before: End | None) -> End:
+        end = replace(
+            self._refused(error, planned.journal.script(planned.entry), before), over_state=planned.plan.state_id
+        )
+        planned.journal.note_end(planned.entry, end)
+        self.live.pop(planned.plan.flow_run, None)
         return end
 
     @property
@@ -187,7 +189,7 @@ class Submissions:
             for group in groups(self._firsts(plans), self._largest_array()):
                 done += self._submit_group(group)
         self.ungather(plans)
-        kept = [self.live[one.plan.flow_run] for one in done if one.plan.flow_run in self.live]
+        kept = [self.live[planned.plan.flow_run] for planned in done if planned.plan.flow_run in self.live]
         return {entry.flow_run: entry.job_id for entry in kept if entry.job_id}
 
     def _largest_array(self) -> int:
@@ -220,18 +222,18 @@ class Submissions:
         again."""
         name, those = array_name(group), list[Next]()
         folder = self._arrays / name
-        for task, one in enumerate(group, 1):  # a number that was written once is no other job's
+        for task, planned in enumerate(group, 1):  # a number that was written once is no other job's
             try:
                 if len(group) > 1:
-                    one = one.as_task(task, name)
-                    lead_to(folder, task, one)
-                self._write(one, sbatch_text(one.job))
+                    planned = planned.as_task(task, name)
+                    lead_to(folder, task, planned)
+                self._write(planned, sbatch_text(planned.job))
             except OSError as error:
-                LOG.warning("flow run %s: not submitted now: %s", one.plan.flow_run, error)
+                LOG.warning("flow run %s: not submitted now: %s", planned.plan.flow_run, error)
             else:
-                those.append(one)
+                those.append(planned)
         if those:
-            jobs = {one.task: one.job for one in those if one.task is not None}
+            jobs = {planned.task: planned.job for planned in those if planned.task is not None}
             text = array_text(name, folder, jobs, group[0].plan.array_tasks or 1) if jobs else sbatch_text(those[0].job)
             with suppress(Refused):  # the journal has it: the next poll sets the run's state
                 self._submitted(those, text)
@@ -239,7 +241,7 @@ class Submissions:
 
     def _refused(self, error: Refused, script: Path, before: End | None) -> End:
         """End that follows a refusal: one that time or other nodes mend does not fail the run."""
-        found = Diagnosis(
+        cause = Diagnosis(
             "error",
             "refused",
             f"SLURM refused the job: {error}",
@@ -250,32 +252,32 @@ class Submissions:
         memory, exclude, delay = (before.memory_gb, before.exclude, 0.0) if before else (None, [], 0.0)
         if isinstance(error, NoArray):
             advice = "Nothing to do: each stage is submitted as a job of its own."
-            found = replace(found, level="warning", resolution=advice)
+            cause = replace(cause, level="warning", resolution=advice)
             follows = "AwaitingRetry"
         elif isinstance(error, NotNow):
             advice = f"Nothing to do: it is tried again every {self._limits.not_now_delay / 60:g} minutes."
-            found = replace(found, level="warning", category="not now", resolution=advice)
+            cause = replace(cause, level="warning", category="not now", resolution=advice)
             follows, delay = "AwaitingRetry", self._limits.not_now_delay
         elif exclude:  # perhaps the nodes that failed are all that there are
             advice = f"Nothing to do: {', '.join(exclude)} may be used again."
-            found = replace(found, level="warning", resolution=advice)
+            cause = replace(cause, level="warning", resolution=advice)
             follows, exclude = "AwaitingRetry", []
-        return End(follows, found.text, found, delay, memory, exclude)
+        return End(follows, cause.text, cause, delay, memory, exclude)
 
     def _jobs_before(self, entries: list[Submission]) -> list[str]:
         """The jobs of this folder, of whatever flow run, that may live; the next one waits until they have ended.
 
         Raises Unreachable while there may be one whose id only SLURM knows.
         """
-        found = known_before(entries)
+        known = known_before(entries)
         for entry in entries:
             if entry.live and entry.job_id is None:
                 named = [job.id for job in self._slurm.jobs().values() if job.name == entry.name]
                 now = self._clock()
                 if not named and now - self._sought.setdefault(entry.name, now) <= self._limits.submit_grace:
                     raise Unreachable(f"{entry.name} may have been queued before it")
-                found += named
-        return found
+                known += named
+        return known
 
     @contextmanager
     def _alone(self, folder: Path) -> Iterator[None]:

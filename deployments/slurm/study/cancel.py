@@ -77,15 +77,21 @@ def _deployment(client: SyncPrefectClient, slurm: SlurmStudy) -> DeploymentRespo
     made = study_deployment(Profile(page, page.name, page.description, {"name": page.name}), "slurm")
     named = FlowFilter.model_validate({"name": {"any_": [page.name]}})
     usable = [
-        one
-        for one in client.read_deployments(flow_filter=named)
-        if (one.entrypoint, one.job_variables) == (made["entrypoint"], made["work_pool"]["job_variables"])
+        deployment
+        for deployment in client.read_deployments(flow_filter=named)
+        if (deployment.entrypoint, deployment.job_variables) == (made["entrypoint"], made["work_pool"]["job_variables"])
     ]
     if not usable:
         make_pool(client, STUDIES)
         (name,) = deploy(client, [made])
         return client.read_deployment_by_name(name)
-    return min(usable, key=lambda one: (one.parameters.get("study", {}).get("name") != slurm.study.name, one.name))
+    return min(
+        usable,
+        key=lambda deployment: (
+            deployment.parameters.get("study", {}).get("name") != slurm.study.name,
+            deployment.name,
+        ),
+    )
 
 
 def stop(slurm: SlurmStudy) -> None:
@@ -142,9 +148,9 @@ def stop_cancelled(page: Page) -> Any:
 
     def hook(flow: Any, flow_run: FlowRun, state: State[Any]) -> None:  # Prefect gives them by name
         if flow_run.parameters.get("dispatch") == "slurm":
-            given = flow_run.parameters
-            swept = replace(page, over=given.get("over") or {})
-            stop(SlurmStudy.at_site(swept, page.model.model_validate(given["study"]), given.get("root", "")))
+            parameters = flow_run.parameters
+            swept = replace(page, over=parameters.get("over") or {})
+            stop(SlurmStudy.at_site(swept, page.model.model_validate(parameters["study"]), parameters.get("root", "")))
 
     return hook
 
@@ -157,16 +163,16 @@ def finish_cancels(root: Path) -> None:
     site = read_site()
     with get_client(sync_client=True) as client:
         for run in flow_runs(client, tags={"all_": ["ratchet"]}, state=of_type(StateType.CANCELLING)):
-            given, state = run.parameters, run.state
-            ours = given.get("dispatch") == "slurm" and root_of(site, given.get("root", "")) == root
-            if not ours or "study" not in given or state is None:
+            parameters, state = run.parameters, run.state
+            ours = parameters.get("dispatch") == "slurm" and root_of(site, parameters.get("root", "")) == root
+            if not ours or "study" not in parameters or state is None:
                 continue
             if (datetime.now(UTC) - state.timestamp).total_seconds() < HOOK_SECONDS:
                 continue
             try:
                 for page in _pages_of(client.read_flow(run.flow_id).name, root, site):
-                    study = validated(page.model, given["study"], f"flow run {run.name}")
-                    stop(SlurmStudy.at_site(replace(page, over=given.get("over") or {}), study, str(root)))
+                    study = validated(page.model, parameters["study"], f"flow run {run.name}")
+                    stop(SlurmStudy.at_site(replace(page, over=parameters.get("over") or {}), study, str(root)))
             except BadInput as error:  # an outdated study's, say; the others are ended all the same
                 LOG.warning("%s was cancelled, but not its stages: cancel them by hand. %s", run.name, error)
             except httpx.HTTPError as error:
@@ -197,23 +203,23 @@ def _pages_of(flow: str, root: Path, site: Site) -> list[Page]:
 
 def _files_of(slurm: SlurmStudy) -> list[Path]:
     """All files of the study: the present one, and those from before a stage, a package or a text changed."""
-    found = [slurm.file] if slurm.file.exists() else []
+    files = [slurm.file] if slurm.file.exists() else []
     for file, page, study in study_file.readable(slurm.root, slurm.site):
         if page.place == slurm.page.place and study.name == slurm.study.name and file != slurm.file:
             with suppress(BadInput):  # its text is gone, say: nobody can tell that it is the same
-                found += [file] if SlurmStudy(page, study, slurm.site, slurm.root).file == slurm.file else []
-    return found
+                files += [file] if SlurmStudy(page, study, slurm.site, slurm.root).file == slurm.file else []
+    return files
 
 
 def _wanted(slurm: SlurmStudy) -> set[str]:
     """Fingerprints of all stages of the studies beside this one that were started and not stopped."""
-    found = set()
+    wanted = set()
     for file, page, study in study_file.readable(slurm.root, slurm.site):
         if file != slurm.file and not study_file.stopped(file).exists():
             with suppress(BadInput):  # its text is gone, say: it starts nothing
                 other = SlurmStudy(page, study, slurm.site, slurm.root)
-                found |= {handle.run.fingerprint for handle in other.handles}
-    return found
+                wanted |= {handle.run.fingerprint for handle in other.handles}
+    return wanted
 
 
 def _cancel(slurm: SlurmStudy, study_files: set[str], spared: set[str], why: str = "its study was cancelled") -> int:
@@ -227,9 +233,9 @@ def _cancel(slurm: SlurmStudy, study_files: set[str], spared: set[str], why: str
     tags, cancelled = {study_file.tag(Path(file)) for file in study_files}, 0
     with get_client(sync_client=True) as client:
         for run in patiently(partial(flow_runs, client, tags={"all_": [slurm.study.name]}, state=NOT_ENDED)):
-            given, print_ = run.parameters, run.parameters.get("fingerprint")
-            of_stage = given.get("root") == str(slurm.root) and (
-                print_ in wanted or given.get("study_file") in study_files
+            parameters, print_ = run.parameters, run.parameters.get("fingerprint")
+            of_stage = parameters.get("root") == str(slurm.root) and (
+                print_ in wanted or parameters.get("study_file") in study_files
             )
             if (of_stage and print_ not in spared) or (tags & {*run.tags} and is_of(run, slurm)):
                 wish: State[Any] = Cancelling(message=why)

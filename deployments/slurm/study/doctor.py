@@ -78,9 +78,9 @@ def look(name: str | None, database: Path | None) -> Iterator[Finding]:
         return
     kinds = dict(_kinds(site))
     for kind, resources in kinds.items():
-        found = problems(resources, cluster, strict_lead=site.strict_lead) + _unknown_accounts(resources)
-        yield from (Finding(False, f"{kind}: {text}") for text in found)
-        if not found:
+        texts = problems(resources, cluster, strict_lead=site.strict_lead) + _unknown_accounts(resources)
+        yield from (Finding(False, f"{kind}: {text}") for text in texts)
+        if not texts:
             yield Finding(True, f"{kind}: {_asked(resources, cluster)}")
     of_root = [
         *folder_problems(Path(site.root), several_hosts=cluster.several_hosts),
@@ -128,7 +128,7 @@ def _kinds(site: Site) -> Iterator[tuple[str, Resources]]:
 
 def _unknown_accounts(resources: Resources) -> list[str]:
     """Account and QOS that the accounting does not know; where it does not answer SLURM has the last word."""
-    found, user = [], pwd.getpwuid(os.geteuid()).pw_name
+    texts, user = [], pwd.getpwuid(os.geteuid()).pw_name
     for key, value, command in (
         ("account", resources.account, ["associations", f"user={user}", "format=account"]),
         ("qos", resources.qos, ["qos", "format=name"]),
@@ -139,12 +139,12 @@ def _unknown_accounts(resources: Resources) -> list[str]:
             continue
         known = sorted({*done.stdout.split()}) if done and not done.returncode else []
         if known and value.lower() not in known:
-            found.append(f"{key}: the accounting knows no {value} of yours: name one of {', '.join(known)}")
-    return found
+            texts.append(f"{key}: the accounting knows no {value} of yours: name one of {', '.join(known)}")
+    return texts
 
 
 def _asked(resources: Resources, cluster: Cluster) -> str:
-    where = ",".join(one.name for one in cluster.asked(resources.partition))
+    where = ",".join(partition.name for partition in cluster.asked(resources.partition))
     gpus = f", {resources.gpus} {resources.gpu_model or 'GPU'}" if resources.gpus else ""
     memory = f", {resources.memory_gb:g} GB" if resources.memory_gb else ""
     return f"partition {where} takes {resources.cpus} CPUs{memory}{gpus}, {resources.time_limit_minutes} minutes"
@@ -200,8 +200,8 @@ def _nodes(site: Site, kinds: dict[str, Resources]) -> Iterator[Finding]:
             sent.append(_Sent(names, asked, commands.submit(sbatch_text(text)), at, answer))
         except SlurmError as error:
             yield Finding(False, f"a node for {', '.join(names)}: SLURM takes no job ({error})")
-    for one in sent:
-        yield from _answered(commands, one)
+    for job in sent:
+        yield from _answered(commands, job)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -228,11 +228,11 @@ def _answered(commands: SlurmCommands, sent: _Sent) -> Iterator[Finding]:
         )
         return
     log = sent.answer.with_suffix(".log")
-    said = log.read_text(errors="replace").strip().rpartition("\n")[2] if log.exists() else "it has no log"
+    text = log.read_text(errors="replace").strip().rpartition("\n")[2] if log.exists() else "it has no log"
     yield Finding(
         False,
         f"{what}: job {sent.job} ended ({job.state}), and what it should have written below {sent.answer.parents[3]} "
-        f"is not seen here ({said}): give a root on a disk that nodes share, and a Python (`python` of the site file, "
+        f"is not seen here ({text}): give a root on a disk that nodes share, and a Python (`python` of the site file, "
         "else this one) that starts on them",
     )
 
@@ -244,10 +244,10 @@ def _job(commands: SlurmCommands, job: str) -> Job | None:
         return None
 
 
-def _judged(what: str, sent: _Sent, found: dict[str, Any]) -> Iterator[Finding]:
-    what = f"{what} ({found['host']})"
-    yield Finding(True, f"{what}: shares the root, Python {found['python']}")
-    early, late = sent.at - float(found["time"]), float(found["time"]) - time.time()
+def _judged(what: str, sent: _Sent, facts: dict[str, Any]) -> Iterator[Finding]:
+    what = f"{what} ({facts['host']})"
+    yield Finding(True, f"{what}: shares the root, Python {facts['python']}")
+    early, late = sent.at - float(facts["time"]), float(facts["time"]) - time.time()
     if max(early, late) > CLOCK_SECONDS:
         yield Finding(
             False,
@@ -255,13 +255,13 @@ def _judged(what: str, sent: _Sent, found: dict[str, Any]) -> Iterator[Finding]:
         )
     else:
         yield Finding(True, f"{what}: its clock and this host's agree")
-    if error := found.get("torch_error"):
+    if error := facts.get("torch_error"):
         yield Finding(False, f"{what}: torch cannot be imported ({error}): install it in the Python of the jobs")
-    elif sent.resources.gpus and "gpu" not in found:
+    elif sent.resources.gpus and "gpu" not in facts:
         yield Finding(
             False,
-            f"{what}: {found['torch']} finds no GPU there: install the build for the driver that nvidia-smi shows on "
+            f"{what}: {facts['torch']} finds no GPU there: install the build for the driver that nvidia-smi shows on "
             "the node (docs/cluster.md, Which torch)",
         )
     else:
-        yield Finding(True, f"{what}: {', '.join(filter(None, [found['torch'], found.get('gpu')]))}")
+        yield Finding(True, f"{what}: {', '.join(filter(None, [facts['torch'], facts.get('gpu')]))}")

@@ -78,11 +78,11 @@ class _Board:
                 wait_for=[self._tasks[parent] for parent in parents if parent in self._tasks]
             )
 
-    def estimate(self, found: Standings) -> None:
+    def estimate(self, standings: Standings) -> None:
         """Shows now and then how far the whole study is."""
-        if time.monotonic() - self._estimated_at > ESTIMATE_EVERY_SECONDS or not found.under_way:
+        if time.monotonic() - self._estimated_at > ESTIMATE_EVERY_SECONDS or not standings.under_way:
             self._estimated_at = time.monotonic()
-            best_effort(lambda: self._study.progress(estimate(found.handles, side_by_side=True)))
+            best_effort(lambda: self._study.progress(estimate(standings.handles, side_by_side=True)))
 
     def close(self) -> None:
         with self._changed:

@@ -98,31 +98,31 @@ def advance_kept(file: Path, site: Site, root: Path) -> Standings:
 def standings(slurm: SlurmStudy, told: Told = nobody) -> Standings:
     """How every stage stands; starts and writes nothing."""
     with get_client(sync_client=True) as client:
-        found = _all(slurm, Look(client, SlurmCommands(), told=told))
+        stages = _all(slurm, Look(client, SlurmCommands(), told=told))
         warn_of_idle_pools(client, slurm.site)
-    return found
+    return stages
 
 
 def _advanced(slurm: SlurmStudy, person: bool, told: Told = nobody, begun: frozenset[str] = frozenset()) -> Standings:
     with get_client(sync_client=True) as client:
         starter = Starter(client, slurm.site, slurm.file, slurm.kept_source())
-        found = _all(slurm, Look(client, SlurmCommands(), starter=starter, person=person, told=told, begun=begun))
-    if refused := [handle.label for handle in found.handles if handle.refusal]:
+        stages = _all(slurm, Look(client, SlurmCommands(), starter=starter, person=person, told=told, begun=begun))
+    if refused := [handle.label for handle in stages.handles if handle.refusal]:
         withdraw(slurm, f"{refused[0]} cannot use what is finished: why stands there")
     _keep_results(slurm.handles[-1], slurm.site)
-    if (last := found.handles[-1]).finished:
+    if (last := stages.handles[-1]).finished:
         leave_for_people(last)
     if all(handle.finished for handle in slurm.handles):
         study_file.stopped(slurm.file).touch()
-    return found
+    return stages
 
 
 def _all(slurm: SlurmStudy, look: Look) -> Standings:
     """Every stage, and the table of a sweep without the cells that stopped, when nothing else is left to do."""
-    found = look.at(slurm.handles)
-    if not found.under_way and (table := slurm.page.sweep_without_stopped(slurm.study, slurm.walk)):
+    stages = look.at(slurm.handles)
+    if not stages.under_way and (table := slurm.page.sweep_without_stopped(slurm.study, slurm.walk)):
         look.at([table])
-    return found
+    return stages
 
 
 def follow(
@@ -168,13 +168,13 @@ def _in_vain(error: Exception) -> str:
     return f"the Prefect server is busy (HTTP {status})" if status else f"polled in vain: {error!r}"
 
 
-def final_state(found: Standings) -> State[None]:
+def final_state(stages: Standings) -> State[None]:
     """The study's state, and what stopped it."""
-    each = [(handle, found.standing(handle)) for handle in found.handles]
+    each = [(handle, stages.standing(handle)) for handle in stages.handles]
     state = state_of_study(standing.state for _, standing in each)
     if state == COMPLETED:
-        return prefect_state(state, completed(found.handles))
-    stopped = [one for one in each if one[1].stand in ("failed", "cancelled")]
+        return prefect_state(state, completed(stages.handles))
+    stopped = [pair for pair in each if pair[1].stand in ("failed", "cancelled")]
     message = "; ".join(f"{handle.label}: {standing.message}" for handle, standing in stopped)
     return prefect_state(state, message or "unfinished")
 

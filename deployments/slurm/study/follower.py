@@ -62,8 +62,8 @@ class FollowerJob:
     def entries(self) -> Iterator[Entry]:
         """The studies that it is to follow."""
         for file in sorted(self.folder.glob("studies/*.json")):
-            given = durable.read_json(file)
-            yield Entry(Path(given["file"]), Path(given["root"]), bool(given["by_person"]))
+            entry = durable.read_json(file)
+            yield Entry(Path(entry["file"]), Path(entry["root"]), bool(entry["by_person"]))
 
     def jobs(self) -> list[Job]:
         """Its jobs that run or are queued. Raises Unreachable."""
@@ -105,10 +105,12 @@ class FollowerJob:
 
 def resources_of(site: Site, cluster: Cluster) -> Resources:
     """Resources of the job: where the site has its `cpu` stages run, and little; `stages: {follow: ...}` says more."""
-    given, own = site.resources | site.stages.get("cpu", {}), site.stages.get(FOLLOW, {})
-    asked = SMALL | {key: value for key, value in given.items() if key not in OF_WORK}
-    if given.get("memory_gb") == 0:
+    common, own = site.resources | site.stages.get("cpu", {}), site.stages.get(FOLLOW, {})
+    asked = SMALL | {key: value for key, value in common.items() if key not in OF_WORK}
+    if common.get("memory_gb") == 0:
         asked["memory_gb"] = 0.0
-    limits = [one.max_minutes for one in cluster.asked(own.get("partition") or given.get("partition") or "")]
+    limits = [
+        partition.max_minutes for partition in cluster.asked(own.get("partition") or common.get("partition") or "")
+    ]
     asked["time_limit_minutes"] = min([SMALL["time_limit_minutes"], *filter(None, limits)])
     return Resources.model_validate(asked | own)

@@ -33,14 +33,14 @@ MANY_STAGES = 100
 
 def require_runnable(slurm: SlurmStudy) -> None:
     """BadInput with all that stands against the jobs of the unfinished stages on this cluster; writes nothing."""
-    found = checked(slurm)
-    if found.problems:
-        raise BadInput(found.refusal)
-    if len(found.plans) >= MANY_STAGES:
+    texts = checked(slurm)
+    if texts.problems:
+        raise BadInput(texts.refusal)
+    if len(texts.plans) >= MANY_STAGES:
         LOG.warning(
             "%d stages: a server whose database is SQLite, the default, takes some minutes to start so many; on "
             "PostgreSQL it takes a third of that (docs/cluster.md, PostgreSQL)",
-            len(found.plans),
+            len(texts.plans),
         )
 
 
@@ -72,18 +72,18 @@ def checked(slurm: SlurmStudy) -> Checked:
     """The study's jobs, one and all; writes nothing. What a person should know of jobs that can run is logged."""
     own, cluster, source = own_resources(slurm.study), read_cluster(), slurm.present_source
     plans: list[tuple[Handle, Plan]] = []
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     noted: set[str] = set()
     of_root = folder_problems(slurm.root, several_hosts=cluster.several_hosts)
     for text in [*other_clusters(), *_unknown_stages(slurm.walk, own, slurm.site), *of_root, *_unowned(slurm)]:
-        found[text] = []
+        texts[text] = []
     with get_client(sync_client=True) as client:
         deployments = Deployments(client)
         for handle in (handle for handle in slurm.handles if not handle.finished):
             try:
                 plan = plan_for(deployments, slurm.site, handle, slurm.file, source, own)
-                given = environment_of_worker(folder_of_pool(slurm.site, deployments.pool(handle.stage.deployment)))
-                against = problems(plan.resources, cluster, given, strict_lead=slurm.site.strict_lead)
+                variables = environment_of_worker(folder_of_pool(slurm.site, deployments.pool(handle.stage.deployment)))
+                against = problems(plan.resources, cluster, variables, strict_lead=slurm.site.strict_lead)
                 if too_short := time_problem(replace(plan, automatic=False)):
                     against.append(too_short)
                 if not slurm.site.python and handle.config.numerics.torch and handle.config.execution.device == "cuda":
@@ -94,7 +94,7 @@ def checked(slurm: SlurmStudy) -> Checked:
                 against = [str(error)]
             of_run = [] if of_root else folder_problems(handle.run.path, several_hosts=cluster.several_hosts)
             for text in [*against, *of_run]:
-                found.setdefault(text, []).append(handle.label)
+                texts.setdefault(text, []).append(handle.label)
         if slurm.study.execution.permissions == "umask" and open_to_all(slurm.root / slurm.study.name):
             noted.add(
                 f"everybody on this cluster can read what the study keeps below {slurm.root}, its texts and logs too: "
@@ -102,13 +102,13 @@ def checked(slurm: SlurmStudy) -> Checked:
             )
         for note in sorted(noted):
             LOG.warning("%s", note)
-    return Checked(plans, found)
+    return Checked(plans, texts)
 
 
 def warn_of_idle_pools(client: SyncPrefectClient, site: Site) -> None:
     """Without a worker nothing is submitted, and what runs is shown as it was when the last one died."""
     stages = client.read_deployments(flow_filter=FlowFilter.model_validate({"name": {"any_": ["stage"]}}))
-    for pool in sorted({one.work_pool_name for one in stages if one.work_pool_name}):
+    for pool in sorted({stage.work_pool_name for stage in stages if stage.work_pool_name}):
         status = client.read_work_pool(pool).status
         if status == WorkPoolStatus.NOT_READY or not locks.holder(folder_of_pool(site, pool) / "locks"):
             LOG.warning(
@@ -137,9 +137,9 @@ def _unknown_stages(walk: Walk, own: dict[str, Any], site: Site) -> list[str]:
     others = {stage.name for name in page_names() for stage in stages_of(load_page(name))}
     return [
         f"{where}.{unknown}: no stage has this name; known: {', '.join(sorted(names))}"
-        for where, given, names in (
+        for where, named, names in (
             ("execution.resources", own, known | {"all"}),
             ("site file: stages", site.stages, known | others | {*get_args(Needs), FOLLOW}),
         )
-        for unknown in sorted(set(given) - names)
+        for unknown in sorted(set(named) - names)
     ]

@@ -68,13 +68,13 @@ def stage_source(folder: Path, own: Mapping[str, Path] = NOTHING, repository: Pa
 
 def require_as_staged(copy: Path) -> None:
     """BadInput when a copy holds anything else than what its name was made of, but for what Python compiled there."""
-    found = [place for place in copy.rglob("*") if place.is_symlink() or place.is_file()]
+    places = [place for place in copy.rglob("*") if place.is_symlink() or place.is_file()]
     beside = {
         place.relative_to(copy).as_posix(): place
-        for place in {*found} - {copy / attempts.SOURCE_FILE, *_of_rooms(copy)}
+        for place in {*places} - {copy / attempts.SOURCE_FILE, *_of_rooms(copy)}
         if place.parent.name != "__pycache__"
     }
-    if any(place.is_symlink() for place in found) or _digest(_contents(copy, beside)) != copy.name:
+    if any(place.is_symlink() for place in places) or _digest(_contents(copy, beside)) != copy.name:
         raise BadInput(
             f"the copy of the source {copy} is not what was staged there: somebody or something has changed it since. "
             "Remove it, and start the study again, which makes a new one"
@@ -82,8 +82,8 @@ def require_as_staged(copy: Path) -> None:
 
 
 def _contents(repository: Path, own: Mapping[str, Path]) -> list[tuple[Path, bytes]]:
-    found = [(file.relative_to(repository), file.read_bytes()) for file in _of_rooms(repository)]
-    return found + [(Path(name), file.read_bytes()) for name, file in sorted(own.items())]
+    files = [(file.relative_to(repository), file.read_bytes()) for file in _of_rooms(repository)]
+    return files + [(Path(name), file.read_bytes()) for name, file in sorted(own.items())]
 
 
 def _of_rooms(repository: Path) -> list[Path]:

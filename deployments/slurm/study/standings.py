@@ -173,7 +173,7 @@ class Starter:
 
     def _begin(self, handle: Handle, person: bool, again: str) -> FlowRun | None:
         """The flow run of the stage's generation, raised if it begins again; None when it is finished by now."""
-        digests = {role: given.verdict.outputs_digest for role, given in handle.inputs.items()}
+        digests = {role: parent.verdict.outputs_digest for role, parent in handle.inputs.items()}
         generation = generations.raised_for_dispatch(handle.run, digests, again)
         handle.check_marker()
         return None if handle.finished else self._flow_run_of(handle, person, generation)
@@ -220,11 +220,11 @@ class Look:
 
     def at(self, handles: Iterable[Handle]) -> Standings:
         """How these stages stand, and those that were looked at before."""
-        given = [*handles]
-        if any(handle.refusal for handle in given):  # what else it waits for would be in vain
+        every = [*handles]
+        if any(handle.refusal for handle in every):  # what else it waits for would be in vain
             self._starter = None
-        self._ask_for([handle for handle in given if not handle.finished])
-        for handle in given:
+        self._ask_for([handle for handle in every if not handle.finished])
+        for handle in every:
             if not handle.finished:
                 handle.check_marker()  # its inputs may have become finished on the way
             self._found.handles.append(handle)
@@ -276,7 +276,7 @@ class Look:
         key = key_of(handle, generations.current(handle.run)["generation"])
         run = self._runs.made_with(key)
         since = entries[-1].submitted_at if entries else 0.0
-        if run is None or str(run.id) in {one.flow_run for one in entries}:
+        if run is None or str(run.id) in {entry.flow_run for entry in entries}:
             return None
         return run if run.created and run.created.timestamp() > since else None
 
@@ -286,12 +286,12 @@ class Look:
             jobs = self._slurm.jobs().values()
         except Unreachable:
             return ""
-        found = [job for job in jobs if job.name == entry.name]
-        if not found and entry.job_id:
+        named = [job for job in jobs if job.name == entry.name]
+        if not named and entry.job_id:
             accounted = self._slurm.accounted([entry.job_id]).values()
-            found = [job for job in accounted if job.name == entry.name and accounted_end(job)]
-        if found:
-            return found[0].state
+            named = [job for job in accounted if job.name == entry.name and accounted_end(job)]
+        if named:
+            return named[0].state
         log = end_of(Journal(jobs_folder(run)).log(entry))
         return "CANCELLED" if CANCEL_WORDS.search(log) else "FAILED"
 

@@ -76,11 +76,11 @@ class SlurmStudy:
     @classmethod
     def kept(cls, file: Path, site: Site, root: Path) -> SlurmStudy:
         """The study of a file. BadInput when it would not be the one that a person started."""
-        found = cls(*read(file, site), site, root)
-        if found.file != file:
+        study = cls(*read(file, site), site, root)
+        if study.file != file:
             raise BadInput(CHANGED)
-        found.require_own()
-        return found
+        study.require_own()
+        return study
 
     def require_own(self) -> None:
         """BadInput when others may write where the study is kept, or what runs for it as this user."""
@@ -185,8 +185,8 @@ def readable(root: Path, site: Site) -> Iterator[tuple[Path, Page, Any]]:
 def active(root: Path, study: str = "") -> list[Path]:
     """The studies below `root`, of this name if one is given, that were started and neither stopped nor finished since,
     oldest first."""
-    found = [file for file in root.glob(f"{glob.escape(study) or '*'}/{FOLDER}/*.yaml") if not stopped(file).exists()]
-    return sorted(found, key=lambda file: file.lstat().st_mtime)  # a link may lead nowhere, so lstat
+    files = [file for file in root.glob(f"{glob.escape(study) or '*'}/{FOLDER}/*.yaml") if not stopped(file).exists()]
+    return sorted(files, key=lambda file: file.lstat().st_mtime)  # a link may lead nowhere, so lstat
 
 
 def stopped(file: Path) -> Path:
