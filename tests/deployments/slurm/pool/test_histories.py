@@ -66,8 +66,8 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
     ),
     "a job is submitted before the journal has it": (
         Submissions._write,
-        "self.live[one.plan.flow_run] = one.journal.write(one.entry)",
-        "self.live[one.plan.flow_run] = one.entry",
+        "self.live[planned.plan.flow_run] = planned.journal.write(planned.entry)",
+        "self.live[planned.plan.flow_run] = planned.entry",
         5,
     ),
     "a job is submitted though one of the run may live": (
@@ -164,8 +164,8 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
     ),
     "an array is submitted before the journals have its tasks": (
         Submissions._submit_group,
-        "self._write(one, sbatch_text(one.job))",
-        "self.live[one.plan.flow_run] = one.entry",
+        "self._write(planned, sbatch_text(planned.job))",
+        "self.live[planned.plan.flow_run] = planned.entry",
         4,
     ),
     "who was gathered is submitted whatever became of the run": (
