@@ -12,8 +12,7 @@ from typing import Any
 from storage.errors import BadInput
 from storage.lineage import leaves
 from storage.reading import read_text
-from tasks.findings.arms import in_words
-from tasks.findings.comparison_table import arm_table, comparison_table, test_table
+from tasks.findings.arms import arm_table, comparison_table, in_words, test_table
 from tasks.findings.numbers import p_value
 from tasks.findings.statistics.comparison import (
     Comparison,

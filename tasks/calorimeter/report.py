@@ -6,8 +6,7 @@ from tasks.calorimeter.final_results import SCORE, FinalResults, final_results
 from tasks.calorimeter.judge import PREDICTIONS
 from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import EndConfig
-from tasks.findings.arms import answer_figure, number_line, undecided_in_words
-from tasks.findings.comparison_table import arm_table, comparison_table
+from tasks.findings.arms import answer_figure, arm_table, comparison_table, number_line, undecided_in_words
 from tasks.findings.document import Document, Figure, Section
 from tasks.findings.final_results import numerics_changed
 from tasks.findings.gates import checked_section

@@ -14,12 +14,13 @@ from tasks.findings.arms import (
     LOWER,
     Words,
     answer_figure,
+    arm_table,
+    comparison_table,
     differences_in_words,
     number_line,
     undecided_in_words,
     why_not_shown,
 )
-from tasks.findings.comparison_table import arm_table, comparison_table
 from tasks.findings.configuration import Metric
 from tasks.findings.document import Figure
 from tasks.findings.numbers import p_value, percent

@@ -5,8 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tasks.findings.arms import differences_in_words, why_not_shown
-from tasks.findings.comparison_table import arm_table, comparison_table
+from tasks.findings.arms import arm_table, comparison_table, differences_in_words, why_not_shown
 from tasks.findings.document import Figure
 from tasks.findings.figures import SERIES_STYLES, Curve, curves
 from tasks.findings.final_results import StudyResults

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from tasks.attacks.poisoning import CLEAN
-from tasks.findings.arms import number_line, undecided_in_words
-from tasks.findings.comparison_table import arm_table, comparison_table
+from tasks.findings.arms import arm_table, comparison_table, number_line, undecided_in_words
 from tasks.findings.document import Document, Figure, Section
 from tasks.findings.figures import Estimated, forest
 from tasks.findings.final_results import numerics_changed

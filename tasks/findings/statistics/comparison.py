@@ -7,6 +7,7 @@ latter can show nothing at 5 %. All comparisons of a report are corrected togeth
 """
 
 import warnings
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
@@ -230,15 +231,7 @@ def seeds_needed(mean: float, standard_deviation: float, confidence_level: float
         limit = t.ppf((1 + confidence_level) / 2, seeds - 1)  # the other side adds nothing at such a power
         return bool(nct.sf(limit, seeds - 1, effect * seeds**0.5) >= POWER)
 
-    low, high = 2, 2
-    while not finds(high):
-        low, high = high, 2 * high
-        if low > MOST_SEEDS:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if finds(middle) else (middle, high)
-    least = low if finds(low) else high
+    least = bisect_left(range(MOST_SEEDS + 1), True, lo=2, key=finds)
     return least if least <= MOST_SEEDS else None
 
 

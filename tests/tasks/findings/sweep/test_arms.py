@@ -41,6 +41,7 @@ def test_each_arm_is_compared_with_the_first_by_pairs_corrected_together(tmp_pat
     assert full["p"] == pytest.approx(p) and full["p_adjusted"] == pytest.approx(2 * p) and full["better"]
     assert not frozen["better"] and not frozen["worse"]
     assert result["answer"][0] == "accuracy: full is lower than scratch."
+    assert any("of other seeds alone, not of other texts or events" in said for said in result["not_shown"])
     assert "figures/answer.svg" in result["figures"] and (folder / "figures" / "answer.svg").is_file()
 
 

@@ -14,9 +14,8 @@ from storage.locks import acquire
 from storage.run_directory import RunDirectory
 from tasks.findings.publish import Published
 from tasks.findings.sweep.configuration import SweepConfig, Swept
-from tasks.findings.sweep.figures import figures_of
 from tasks.findings.sweep.results import CellNumbers, SweepResults, numbers_of
-from tasks.findings.sweep.sweep import sweep
+from tasks.findings.sweep.sweep import figures_of, sweep
 from tasks.stage.run import StageInput
 from tests.tasks.tiny import stage_run
 
