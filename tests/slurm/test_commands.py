@@ -11,6 +11,7 @@ from tests.slurm.harness import Run
 pytestmark = pytest.mark.slurm_long
 
 
+@pytest.mark.drawn
 def test_a_study_started_by_a_command_has_its_own_run_and_ends_whole_by_a_command_or_in_the_ui(bench, tmp_path, capsys):
     """Its stages were flow runs of no study: nothing could cancel it, and its jobs went on after `scancel` of one."""
     hold, name = tmp_path / "hold", f"commanded-{tmp_path.parent.name[-4:]}"

@@ -11,6 +11,7 @@ from tests.slurm.harness import Bench
 pytestmark = pytest.mark.slurm_long
 
 
+@pytest.mark.drawn
 def test_a_submit_that_a_frozen_controller_did_not_answer_is_not_repeated(bench, tmp_path):
     """sbatch fails after ten seconds, and the job is queued all the same when the controller wakes."""
     worker = bench.workers["gpu"]  # one that was just started submits nothing before it has looked at SLURM
@@ -56,6 +57,7 @@ def test_jobs_that_ended_and_were_forgotten_while_no_worker_polled_end_as_what_t
     assert [len(one.submissions()) for one in (finishes, fails)] == [1, 1]
 
 
+@pytest.mark.drawn
 def test_a_controller_that_starts_without_its_state_cancels_no_stage(own_bench, tmp_path):
     """The accounting has its jobs as CANCELLED by nobody; one that somebody cancelled before stays so."""
     bench = own_bench(nodes=1, dbd=1, extra="MinJobAge=2")
@@ -78,6 +80,7 @@ def test_a_controller_that_starts_without_its_state_cancels_no_stage(own_bench, 
     assert cancelled.run.state == "Cancelled" and len(cancelled.submissions()) == 1
 
 
+@pytest.mark.drawn
 def test_accounting_that_goes_down_in_the_middle_costs_nothing(own_bench, tmp_path):
     """A job that the controller forgot is asked of the accounting, which does not answer; then of its run directory."""
     bench = own_bench(nodes=1, dbd=1, extra="MinJobAge=2")

@@ -65,6 +65,7 @@ def test_a_disk_that_was_full_when_the_job_began_is_named_and_the_next_job_finis
         assert first.end and first.end.diagnosis and first.end.diagnosis.category == "disk full", bench.told()
 
 
+@pytest.mark.drawn
 def test_record_job_marker_and_prefect_agree_on_every_end_of_a_stage(bench, tmp_path):
     word = tmp_path / "word"
     settings = toy.TrainingConfig().execution.model_copy(update={"max_steps_per_run": 4})
@@ -94,6 +95,7 @@ def test_record_job_marker_and_prefect_agree_on_every_end_of_a_stage(bench, tmp_
         assert not {"Failed", "Crashed"} & set(toys[end_state].run.history())
 
 
+@pytest.mark.drawn
 def test_a_job_whose_processes_are_killed_goes_on_from_its_checkpoint(bench, tmp_path):
     one = bench.dispatch(tmp_path / "runs", pauses=True)
     one.training_began()
@@ -121,6 +123,7 @@ def reached(one: Dispatched) -> int:
     return int(one.record()["began_at"][0])
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("how", ["operator", "dies"])
 def test_a_node_that_fails_is_avoided_by_the_next_job(how, own_bench, tmp_path):
     bench = own_bench(extra="SlurmdTimeout=30" if how == "dies" else "")  # after which a node counts as dead
@@ -232,6 +235,7 @@ def test_a_job_that_is_requeued_by_hand_is_refused_by_slurm(bench, tmp_path):
     assert len(one.records()) == 1
 
 
+@pytest.mark.drawn
 def test_a_job_that_an_operator_requeues_is_shown_as_waiting_until_it_runs_again(bench, tmp_path):
     one = bench.dispatch(tmp_path / "runs", steps=200, step_seconds=0.25)
     one.training_began()

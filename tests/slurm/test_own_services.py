@@ -15,6 +15,7 @@ from tests.slurm.harness import until
 pytestmark = pytest.mark.slurm_long
 
 
+@pytest.mark.drawn
 def test_a_command_that_waits_needs_no_services_and_killed_and_started_again_runs_no_stage_twice(alone):
     killed = alone.wait()
     alone.trains()
@@ -31,6 +32,7 @@ def test_a_command_that_waits_needs_no_services_and_killed_and_started_again_run
     alone.require_each_once()
 
 
+@pytest.mark.drawn
 def test_interrupted_it_leaves_queued_jobs_and_says_so_and_a_cancelled_study_starts_again(alone):
     alone.cluster.hold()
     waits = alone.wait()
@@ -54,6 +56,7 @@ def test_interrupted_it_leaves_queued_jobs_and_says_so_and_a_cancelled_study_sta
     assert len(Journal(jobs_folder(alone.training)).all()) == 2, "the cancelled job and the one after it"
 
 
+@pytest.mark.drawn
 def test_two_roots_on_one_login_node_keep_to_their_own_site_files_and_start_nothing_of_each_other(
     alone, own_prefect_home, tmp_path
 ):
@@ -89,6 +92,7 @@ def test_who_cancels_from_elsewhere_ends_what_waits_for_a_place_too(alone):
     assert len(alone.jobs()) == 1, alone.told()
 
 
+@pytest.mark.drawn
 def test_a_detached_study_goes_on_through_a_job_that_follows_it_and_the_one_that_comes_after(alone):
     code, said = alone.command("run", "--dispatch=slurm", "--detach").end()
     assert code == 75 and " follows the study, and submits its jobs" in said and "no worker" not in said, said
@@ -145,6 +149,7 @@ def test_a_metric_that_the_report_does_not_find_ends_the_study_at_the_first_fini
     assert code == 75 and "bad input: arms-arm " in said and "has no 'precision' in its result" in said, said
 
 
+@pytest.mark.drawn
 def test_the_doctor_finds_a_partition_that_is_not_there_and_a_root_that_nodes_do_not_see(alone):
     def looked() -> tuple[int, list[str]]:
         code, said = alone.begin("doctor").end()

@@ -154,6 +154,7 @@ def test_a_study_file_that_is_gone_is_named_by_the_first_job(bench, tmp_path):
     assert len(one.jobs()) == 1
 
 
+@pytest.mark.drawn
 def test_an_account_that_is_not_ones_own_and_one_job_too_many(own_bench, tmp_path):
     """With accounting: an unknown account never reaches the queue, and a full queue is waited for.
 

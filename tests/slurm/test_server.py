@@ -61,6 +61,7 @@ def test_on_postgresql_a_study_runs_and_a_server_that_dies_is_no_loss(_bench, tm
         assert len(one.submissions()) == 1 and not list(home.glob("prefect.db*")), bench.told()
 
 
+@pytest.mark.drawn
 def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_agree(bench, server, tmp_path):
     """One job starts, one trains and one ends while the server is away; and a study flow looks on."""
     often = bench.environment["PREFECT_WORKER_QUERY_SECONDS"]
@@ -103,6 +104,7 @@ def running(bench: Bench, name: str) -> list[Run]:
     return [one for one in bench.runs_of(name) if one.state == "Running"]
 
 
+@pytest.mark.drawn
 def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(bench, server, tmp_path):
     bench.ensure_worker()
     runs = bench.dispatch(tmp_path / "runs", pauses=True)

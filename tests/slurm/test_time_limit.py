@@ -42,6 +42,7 @@ def work(run, config):
 """
 
 
+@pytest.mark.drawn
 def test_a_limit_that_is_too_short_for_the_start_is_told_refused_and_mended(bench, tmp_path):
     (tmp_path / "slow.py").write_text(PAGE)
     (tmp_path / "slow_work.py").write_text(WORK)

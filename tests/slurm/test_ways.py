@@ -47,6 +47,7 @@ LINES = {
 PATIENCE_SECONDS = 1800.0
 
 
+@pytest.mark.drawn
 @pytest.mark.slurm_long
 @pytest.mark.parametrize("how", ["--wait", "--detach"])
 def test_each_way_of_the_page_goes_on_over_jobs_that_end_before_it(alone, how):

@@ -38,6 +38,7 @@ def test_a_worker_that_comes_back_finds_jobs_that_ran_on_waited_and_ended_meanwh
     assert submitted_once(ends, runs, waits), bench.told()
 
 
+@pytest.mark.drawn
 def test_a_study_whose_worker_was_killed_and_replaced_is_cancelled_as_any_other(bench, tmp_path):
     """Its cancel timed out after five minutes, and its jobs went on; or the next line of its log crashed it."""
     bench.ensure_worker("ratchet")
@@ -55,6 +56,7 @@ def test_a_study_whose_worker_was_killed_and_replaced_is_cancelled_as_any_other(
     assert not {"Crashed", "Failed"} & {*flow.history(), *training.history()}
 
 
+@pytest.mark.drawn
 def test_of_two_workers_of_a_pool_one_submits_and_the_other_takes_over_when_it_is_killed(bench, tmp_path):
     second = bench.start_worker(key="gpu-2")
     try:
@@ -118,6 +120,7 @@ def test_after_a_retry_of_one_stage_the_deployment_advance_has_its_study_go_on(b
     assert len(one.jobs()) == 2, "finished work was not repeated"
 
 
+@pytest.mark.drawn
 def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_repeats_no_finished_work(bench, tmp_path):
     obstacle = tmp_path / "obstacle"
     obstacle.touch()
@@ -169,6 +172,7 @@ def test_a_retry_is_not_lost_to_the_end_of_the_job_before_it_that_nobody_had_see
     assert len(one.jobs()) == len(one.submissions()) == 2, bench.told()
 
 
+@pytest.mark.drawn
 def test_an_edited_output_makes_its_stage_run_again_and_the_next_one_only_if_the_bytes_differ(bench, tmp_path):
     word = tmp_path / "word"
     word.write_text("first")
