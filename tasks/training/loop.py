@@ -167,7 +167,7 @@ class _Attempted:
         again = self.execution.fit_memory or (guard and guard.max_skips)
         start = StepStart(problem.model) if again else None
         try:
-            with explain_out_of_memory(problem.model, self.execution, size), explain_compiler(self.execution):
+            with explain_out_of_memory(self.execution, size), explain_compiler(self.execution):
                 optimizer_step(problem, self.schedule, state, batches, size, self.seed, network=self.network)
             return True
         except FailedStep as error:

@@ -1,4 +1,4 @@
-"""Out of memory: a real failed allocation ends with what to change and what fits."""
+"""Out of memory: a real failed allocation ends with what to change."""
 
 import json
 import re
@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-from torch import nn
 
 from storage.errors import CheckFailed
 from tasks.stage.execution import Execution
@@ -49,15 +48,14 @@ for micro_batch in sys.argv[2:]:
 """
 
 
-def test_a_micro_batch_that_does_not_fit_ends_with_the_setting_and_what_fits(tmp_path):
+def test_a_micro_batch_that_does_not_fit_ends_with_the_settings_that_help(tmp_path):
     command = [sys.executable, "-c", TOO_LARGE, str(tmp_path), "16", "1", "halved"]
     done = subprocess.run(command, cwd=REPOSITORY, timeout=300, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     message, as_it_says, halved = done.stdout.splitlines()
-    assert message.startswith("check_failed 1 check failed: a micro-batch fits in memory: measured ")
-    fits = int(re.search(r"set execution.micro_batch_examples \(now 16\) to (\d+) or less", message)[1])
-    assert 1 <= fits < 16
-    assert "the effective batch stays as it is" in message and "execution.gradient_checkpointing=true" in message
+    assert message.startswith("check_failed 1 check failed: a micro-batch fits in memory: measured of 16: ")
+    assert "set execution.micro_batch_examples (now 16) to 8 or less" in message
+    assert "the effective batch is the same" in message and "execution.gradient_checkpointing=true" in message
     assert "execution.fit_memory=true" in message
     assert as_it_says.startswith("finished") and halved.startswith("finished")
     (changes,) = [
@@ -71,7 +69,7 @@ LOOK_LIKE_IT = ["shape '[3]' is invalid", "CUDA error: an illegal memory access"
 
 @pytest.mark.parametrize("message", LOOK_LIKE_IT)
 def test_other_errors_stay_what_they_are(message):
-    with pytest.raises(RuntimeError, match=re.escape(message)), explain_out_of_memory(nn.Linear(2, 2), Execution(), 8):
+    with pytest.raises(RuntimeError, match=re.escape(message)), explain_out_of_memory(Execution(), 8):
         raise RuntimeError(message)
 
 
@@ -80,8 +78,8 @@ def test_a_gpu_s_words_are_understood_and_a_single_example_is_not_halved():
     error = torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 1 GiB"
     )
-    with pytest.raises(CheckFailed) as caught, explain_out_of_memory(nn.Linear(2, 2), Execution(), 1):
+    with pytest.raises(CheckFailed) as caught, explain_out_of_memory(Execution(), 1):
         raise error
-    assert float(re.search(r"measured ([0-9.]+) GiB needed", str(caught.value))[1]) > 2.5
+    assert "measured of 1: CUDA out of memory. Tried to allocate 2.50 GiB" in str(caught.value)
     assert "micro_batch_examples" not in caught.value.advice
     assert caught.value.advice.startswith("set execution.gradient_checkpointing=true")
