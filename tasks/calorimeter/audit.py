@@ -14,16 +14,14 @@ import torch
 from storage import durable
 from storage.errors import require, require_equal
 from tasks.calorimeter import stages
-from tasks.calorimeter.export import FOLDER
-from tasks.calorimeter.judge import PREDICTIONS
+from tasks.calorimeter.fit import FOLDER
+from tasks.calorimeter.judge import PREDICTIONS, SUMS, columns
 from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, JudgeConfig, LookResult, RegressConfig
 from tasks.findings.audit import Again, Asked, Audited, AuditResult, typical
 from tasks.sensors.configuration import Network
-from tasks.sensors.events import SENTINEL, Events
-from tasks.sensors.filled import SUMS, columns
 from tasks.sensors.networks import Filler, Regressor, kept
-from tasks.sensors.xenon import SENSORS, detector
+from tasks.sensors.xenon import SENSORS, SENTINEL, Events, detector
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.draws import uniform_at
 from tasks.training.initial import load_part

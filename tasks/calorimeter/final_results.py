@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from storage import markers
+from storage.errors import require
 from storage.tensors import read_tensors
 from tasks.calorimeter import stages
-from tasks.calorimeter.fit import in_order, missed_by
-from tasks.calorimeter.look import normaliser_of
+from tasks.calorimeter.fit import LOSS
+from tasks.calorimeter.judge import GUESSES, LIGHT, columns, mean_errors
+from tasks.calorimeter.look import normaliser_of, residuals
 from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, Measures, RegressConfig
 from tasks.data.normaliser import Normaliser
@@ -25,10 +27,9 @@ from tasks.findings.final_results import Origins, StudyResults, of_runs
 from tasks.findings.gates import Gate, at_most, distinct
 from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
 from tasks.findings.statistics.seeds import OverSeeds, over_seeds
-from tasks.sensors.events import Events
-from tasks.sensors.filled import LIGHT, columns, mean_errors
-from tasks.sensors.fitted import LOSS
+from tasks.sensors.xenon import Events
 from tasks.stage.run import StageInput, StageRun
+from tasks.stage.study import nested
 from tasks.training.initial import TakenPart
 from tasks.training.onnx_files import OnnxFile
 from tasks.training.trained import Trained
@@ -39,8 +40,6 @@ SCORE, NEIGHBOURS, LONGEST = "all targets", "neighbours", "gradient_norm_max"
 """The first: the mean over the targets of what is missed, as a share of what predicting the mean misses."""
 FILLS = {arm: (arm, "mae") for arm in stages.INPAINTERS} | {NEIGHBOURS: ("finetune", "neighbour_mae")}
 """What fills in -> the inpainter beside whose errors its own stand, and their name there."""
-Errors = dict[str, dict[str, np.ndarray]]
-"""Columns of errors by event, of each network that fills in."""
 
 
 ORIGINS = Origins(
@@ -93,53 +92,39 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
     """Every number of the study. CheckFailed names what another file or another stage says otherwise."""
     look, exported = stages.LookResult.read(inputs["look"]), stages.ExportResult.read(inputs["export"]).files
     events = {split: len(Events.open(inputs["data"], split)) for split in ("train", "validation")}
-    others = ("data", "look", "judged", "export", "audit")
+    others, level = ("data", "look", "judged", "export", "audit"), config.confidence_level
     fits = {role: Fit.of(role, given, events) for role, given in inputs.items() if role not in others}
-    seeds, level = [*map(str, config.seeds)], config.confidence_level
-    missed = {
-        target: {arm: {seed: fits[f"{arm}-{seed}"].measures[target] for seed in seeds} for arm in stages.REGRESSORS}
-        for target in TARGETS
-    }
-    shares = {
-        arm: {seed: fmean(missed[of][arm][seed] / look.trivial[of] for of in TARGETS) for seed in seeds}
-        for arm in stages.REGRESSORS
-    }
-    fillers = [role for role, fit in fits.items() if not fit.measures]
-    judged, errors = judged_by(inputs, fillers, events["validation"])
-    filled = {
-        light: {
-            f"{name}, {light}": {seed: judged[f"inpaint-{arm}-{seed}"][f"{of}_{light}"] for seed in seeds}
-            for name, (arm, of) in FILLS.items()
+    kinds = stages.AUDITED | ({stages.EXPORTED: stages.AUDIT_TOLERANCE} if exported else {})
+    regressors: dict[str, dict[int, Fit]] = {arm: nested(fits)[arm] for arm in stages.REGRESSORS}
+    scores = {
+        arm: {
+            seed: fit.missed | {SCORE: fmean(fit.missed[of] / look.trivial[of] for of in TARGETS)}
+            for seed, fit in by_seed.items()
         }
-        for light in LIGHT
+        for arm, by_seed in regressors.items()
     }
-    untaught = [arm for arm, of_seeds in shares.items() if any(share >= 1 for share in of_seeds.values())]
-    over, means = partial(_over_events, errors, seeds, level), _over_seeds(filled, level)
-    for light in LIGHT:
-        for name, (arm, of) in FILLS.items():
-            interval = {"interval": over(arm, light, of).interval}
-            means[light][f"{name}, {light}"] = means[light][f"{name}, {light}"].model_copy(update=interval)
-    audited = stages.AUDITED | ({stages.EXPORTED: stages.AUDIT_TOLERANCE} if exported else {})
-    inpainters = [judged[f"inpaint-finetune-{seed}"] for seed in seeds]
+    missed = {of: {arm: _by_seed(by_seed, of) for arm, by_seed in scores.items()} for of in (SCORE, *TARGETS)}
+    filled = Filled.of(inputs, [role for role, fit in fits.items() if not fit.missed], events["validation"])
+    inpainters = [*filled.measures["inpaint-finetune"].values()]
     return FinalResults(
-        **of_runs(run, inputs, audited, gates(inputs, fits, inputs["look"])),
+        **of_runs(run, inputs, kinds, gates(inputs, fits)),
         seeds=config.seeds,
         trivial={"predict_mean": look.trivial},
         regressors={
             arm: {target: fmean(missed[target][arm].values()) for target in TARGETS}
-            | {LONGEST: max(fits[f"{arm}-{seed}"].trained.largest_gradient_norm for seed in seeds)}
-            for arm in stages.REGRESSORS
+            | {LONGEST: max(fit.trained.largest_gradient_norm for fit in by_seed.values())}
+            for arm, by_seed in regressors.items()
         },
-        missed=_over_seeds({SCORE: shares, **missed}, level),
-        pretraining=judged["mae"],
+        missed={of: {arm: arm_mean(values, level) for arm, values in arms.items()} for of, arms in missed.items()},
+        pretraining=filled.measures["mae"],
         inpainter={name: fmean(of[name] for of in inpainters) for name in inpainters[0]},
-        filled=means,
-        taken={role: of.taken for role, of in fits.items() if of.taken and role.endswith(f"-{seeds[0]}")},
-        worst=worst_events(inputs, [f"mae-init-{seed}" for seed in seeds], look.trivial),
+        filled=filled.arms(level),
+        taken={role: fit.taken for role, fit in fits.items() if fit.taken and role.endswith(f"-{config.seeds[0]}")},
+        worst=worst_events(inputs["data"], [*nested(inputs)["mae-init"].values()], look.trivial),
         normaliser_digest={"look": normaliser_of(inputs["look"]).digest}
         | {role: fit.normaliser for role, fit in fits.items()},
         exported=exported,
-        differences=_compared({SCORE: shares, **filled}, untaught, over, config),
+        differences=compared({SCORE: missed[SCORE], **filled.values()}, partial(filled.over, level), config),
         events=events["validation"],
         repeated=stages.ShowersResult.read(inputs["data"]).repeated,
         reason_for_more=config.limits.reason_for_more,
@@ -148,35 +133,104 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
     )
 
 
-def _compared(
-    values: Mapping[str, Mapping[str, Measures]], untaught: list[str], over: Callable[..., OverSeeds], config: EndConfig
+def _by_seed(of: Mapping[int, Any], measure: str) -> Measures:
+    return {str(seed): values[measure] for seed, values in of.items()}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A training: by how much a regressor misses each target, its course, its normaliser, and its beginning."""
+
+    missed: Measures
+    trained: Trained
+    normaliser: str
+    taken: TakenPart | None
+
+    @classmethod
+    def of(cls, role: str, given: StageInput, events: Mapping[str, int]) -> Fit:
+        file = given.path / "records.parquet"
+        config = given.configuration(RegressConfig if file.exists() else FillConfig)
+        trained, missed = Trained.of(role, given, LOSS, config.budget, events["train"]), {}
+        if file.exists():
+            rows = _in_order(columns(file), events["validation"], f"the records in {given.path}")
+            missed = residuals(np.column_stack([rows[name] for name in TARGETS]))
+        return cls(missed, trained, Normaliser.load(given.path / "model").digest, FitResult.read(given).taken)
+
+
+def _in_order(rows: dict[str, np.ndarray], events: int, what: str) -> dict[str, np.ndarray]:
+    """The rows by column. CheckFailed unless each event is there once, in its place."""
+    found = rows.get("event", np.array([]))
+    finite = all(np.isfinite(column).all() for column in rows.values() if column.dtype.kind == "f")
+    require(finite, f"{what} are finite", "one that is none", "numbers")
+    require(np.array_equal(found, np.arange(events)), f"{what} are of each event once", f"{len(found)} rows", events)
+    return rows
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The mean errors of each network that fills in, by arm and seed, and its sums by event, of which they are."""
+
+    measures: dict[str, Any]
+    sums: dict[str, Any]
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, StageInput], roles: Sequence[str], events: int) -> Filled:
+        file = inputs["judged"].path / "records.parquet"
+        sums = {
+            role: _in_order(columns(file, model=role), events, f"the records of {role} in {file}") for role in roles
+        }
+        ratios = {role: inputs[role].configuration(FillConfig).filling.mask_ratio for role in roles}
+        return cls(nested({role: mean_errors(of, ratios[role]) for role, of in sums.items()}), nested(sums))
+
+    def values(self) -> dict[str, dict[str, Measures]]:
+        """The mean errors by light, by what fills in, and seed."""
+        return {
+            light: {
+                f"{name}, {light}": _by_seed(self.measures[f"inpaint-{arm}"], f"{column}_{light}")
+                for name, (arm, column) in FILLS.items()
+            }
+            for light in LIGHT
+        }
+
+    def over(self, level: float, arm: str, light: str, *names: str) -> OverSeeds:
+        """The first column (less a second) a hidden sensor: an interval that knows of other seeds and other events."""
+        by_seed = self.sums[f"inpaint-{arm}"].values()
+        of = [[table[f"{name}_{light}"] for name in names] + [table[light]] for table in by_seed]
+        return over_seeds(lambda first, *more: (first - sum(more[:-1])) / more[-1], of, level)
+
+    def arms(self, level: float) -> dict[str, dict[str, ArmMean]]:
+        return {
+            light: {
+                name: arm_mean(values, level).model_copy(
+                    update={"interval": self.over(level, arm, light, column).interval}
+                )
+                for (name, values), (arm, column) in zip(by_name.items(), FILLS.values(), strict=True)
+            }
+            for light, by_name in self.values().items()
+        }
+
+
+def compared(
+    values: Mapping[str, Mapping[str, Measures]], over: Callable[..., OverSeeds], config: EndConfig
 ) -> list[Comparison]:
     """All comparisons, corrected together: of regressors over seeds, of what is filled in over seeds and events."""
-    pairs = {light: [(f"finetune, {light}", f"{NEIGHBOURS}, {light}")] for light in LIGHT}
-    pairs = {SCORE: [("mae-init", "scratch"), ("mae-init", "scratch-longer"), ("scratch", "raw")]} | pairs
-    level, fewest = config.confidence_level, config.min_seeds
-    same = [reference for light in LIGHT for _, reference in pairs[light]]  # all seeds see the same neighbours
-    against = {
-        light: {pair: over("finetune", light, "mae", "neighbour_mae") for pair in pairs[light]} for light in LIGHT
-    }
-    compared = compare_arms(values, pairs, level, fewest, untaught, allow_equal=same, sources=against)
-    return [row for of in compared.values() for row in of]
+    filled = {light: (f"finetune, {light}", f"{NEIGHBOURS}, {light}") for light in LIGHT}
+    pairs = {SCORE: [("mae-init", "scratch"), ("mae-init", "scratch-longer"), ("scratch", "raw")]}
+    pairs |= {light: [pair] for light, pair in filled.items()}
+    same = [neighbours for _, neighbours in filled.values()]  # all seeds see the same
+    sources = {light: {pair: over("finetune", light, *GUESSES)} for light, pair in filled.items()}
+    untaught = [arm for arm, by_seed in values[SCORE].items() if any(score >= 1 for score in by_seed.values())]
+    how = (config.confidence_level, config.min_seeds, untaught)
+    return [*chain(*compare_arms(values, pairs, *how, allow_equal=same, sources=sources).values())]
 
 
-def _over_events(errors: Errors, seeds: list[str], level: float, arm: str, light: str, *columns: str) -> OverSeeds:
-    """The first column (less a second) a hidden sensor: an interval that knows of other seeds and other events."""
-    of_seeds = [errors[f"inpaint-{arm}-{seed}"] for seed in seeds]
-    of = [[table[f"{name}_{light}"] for name in columns] + [table[light]] for table in of_seeds]
-    return over_seeds(lambda first, *more: (first - sum(more[:-1])) / more[-1], of, level)
-
-
-def worst_events(inputs: Mapping[str, StageInput], roles: list[str], trivial: Measures) -> list[Measures]:
+def worst_events(data: StageInput, regressors: Sequence[StageInput], trivial: Measures) -> list[Measures]:
     """The events that these regressors miss most, by the mean over targets as a share of what predicting the mean
     misses: their truth, and by how much each target is missed, in the mean over the regressors."""
-    tables = [pq.read_table(inputs[role].path / "records.parquet") for role in roles]
-    missed = {of: np.mean([np.abs(table[of].to_numpy()) for table in tables], axis=0) for of in TARGETS}
+    tables = [columns(given.path / "records.parquet") for given in regressors]
+    missed = {of: np.mean([np.abs(table[of]) for table in tables], axis=0) for of in TARGETS}
     share = np.mean([missed[of] / trivial[of] for of in TARGETS], axis=0)
-    truth = Events.open(inputs["data"], "validation").truth
+    truth = Events.open(data, "validation").truth
     return [
         {"event": float(event), "share": float(share[event])}
         | dict(zip(TARGETS, truth[event].tolist(), strict=True))
@@ -185,51 +239,19 @@ def worst_events(inputs: Mapping[str, StageInput], roles: list[str], trivial: Me
     ]
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A training: by how much a regressor misses each target, its course, its normaliser, and its beginning."""
-
-    measures: Measures
-    trained: Trained
-    normaliser: str
-    taken: TakenPart | None
-
-    @classmethod
-    def of(cls, role: str, given: StageInput, events: Mapping[str, int]) -> Fit:
-        regresses = (given.path / "records.parquet").exists()
-        config = given.configuration(RegressConfig if regresses else FillConfig)
-        trained = Trained.of(role, given, LOSS, config.budget, events["train"])
-        measures = missed_by(given.path, events["validation"]) if regresses else {}
-        normaliser = Normaliser.load(given.path / "model").digest
-        return cls(measures, trained, normaliser, FitResult.read(given).taken)
-
-
-def gates(inputs: Mapping[str, StageInput], fits: Mapping[str, Fit], look: StageInput) -> Iterator[Gate]:
+def gates(inputs: Mapping[str, StageInput], fits: Mapping[str, Fit]) -> Iterator[Gate]:
     """What must hold before a number is shown."""
-    ours, raw = normaliser_of(look).digest, normaliser_of(look, raw=True).digest
+    ours, raw = (normaliser_of(inputs["look"], raw=raw).digest for raw in (False, True))
     others = sum(fit.normaliser != (raw if role.startswith("raw-") else ours) for role, fit in fits.items())
     yield at_most("models with another normaliser than their arm's", others, 0)
-    frozen = [role for role in fits if role.startswith("inpaint-frozen-")]
-    theirs = _encoder(inputs["mae"])
-    moved = sum(not _encoder(inputs[role])[name].equal(theirs[name]) for role in frozen for name in theirs)
+    encoders = {
+        role: {
+            name: of for name, of in read_tensors(inputs[role].path / WEIGHTS).items() if name.startswith("encoder.")
+        }
+        for role in fits
+        if role == "mae" or role.startswith("inpaint-frozen-")
+    }
+    theirs = encoders.pop("mae")
+    moved = sum(not of[name].equal(theirs[name]) for of in encoders.values() for name in theirs)
     yield at_most("tensors in which a frozen encoder differs from that of the pretraining", moved, 0)
     yield distinct("weights of the models", {role: markers.digest(inputs[role].run, WEIGHTS) for role in fits})
-
-
-def _encoder(stage: StageInput) -> dict[str, Any]:
-    tensors = read_tensors(stage.path / "model" / "model.safetensors")
-    return {name: tensor for name, tensor in tensors.items() if name.startswith("encoder.")}
-
-
-def judged_by(
-    inputs: Mapping[str, StageInput], roles: Iterable[str], events: int
-) -> tuple[dict[str, Measures], Errors]:
-    """The measures of each network that fills in, and its errors by event, from which they follow."""
-    file = inputs["judged"].path / "records.parquet"
-    errors = {role: in_order(columns(file, model=role), events, f"the records of {role} in {file}") for role in roles}
-    ratios = {role: inputs[role].configuration(FillConfig).filling.mask_ratio for role in roles}
-    return {role: mean_errors(of, ratios[role]) for role, of in errors.items()}, errors
-
-
-def _over_seeds(tables: Mapping[str, Mapping[str, Measures]], level: float) -> dict[str, dict[str, ArmMean]]:
-    return {of: {arm: arm_mean(values, level) for arm, values in arms.items()} for of, arms in tables.items()}

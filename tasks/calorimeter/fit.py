@@ -1,57 +1,68 @@
-"""calorimeter-mae, calorimeter-inpaint and calorimeter-regress: one training each, and how it is judged."""
+"""calorimeter-mae, calorimeter-inpaint and calorimeter-regress: one training each. calorimeter-export: each regressor
+as an ONNX file, from photons to cm and MeV, held against its torch model."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 
-from storage.errors import require
-from tasks.calorimeter.look import normaliser_of, residuals
+from storage import durable
+from storage.errors import require_limit
+from tasks.calorimeter.look import normaliser_of
 from tasks.calorimeter.showers import TARGETS
-from tasks.calorimeter.stages import FillConfig, FitResult, Measures, RegressConfig
-from tasks.sensors.batches import Batches, fill_losses, target_losses
-from tasks.sensors.events import Events
-from tasks.sensors.filled import columns
-from tasks.sensors.fitted import fitted, mean_of
-from tasks.sensors.networks import Filler, Regressor
+from tasks.calorimeter.stages import ExportConfig, ExportResult, FillConfig, FitConfig, FitResult, RegressConfig
+from tasks.data.normaliser import Normaliser
+from tasks.sensors.batches import Batch, Batches, fill_losses, target_losses
+from tasks.sensors.networks import Filler, Physical, Regressor
+from tasks.sensors.xenon import Events
 from tasks.stage.numerics import device
+from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageInput, StageRun
+from tasks.training.initial import load_part
+from tasks.training.invariance import batchwise, require_invariant
+from tasks.training.loop import train_problem
+from tasks.training.onnx_files import INSTALL, installed, traced, write
+from tasks.training.optimizer import adamw
+from tasks.training.problem import Problem
+from tasks.training.schedule import Schedule
 
-PRETRAINED, EVENTS_IN_A_PART = "calorimeter-mae", 50
-
+PRETRAINED, EVENTS_IN_A_PART, LOSS = "calorimeter-mae", 50, "validation_loss"
+CHECKED, TOLERANCE = 16, 1e-3
+"""On how many events a prediction must not depend on how they come, to within so much of what is normalised."""
+FOLDER, EXPORTED_EVENTS, NEAR = "onnx", 100, 1e-3
+"""Where the files lie, on how many events of validation they are checked, and how near they must be, in deviations of
+the truth."""
+INPUT, OUTPUT = "photons", "targets"
 Start = StageInput | None
-Rows = Iterator[dict[str, Any]]
+Losses = Callable[[torch.Tensor, Batch], torch.Tensor]
 
 
 def regress(run: StageRun, config: RegressConfig, data: StageInput, look: StageInput, start: Start = None) -> FitResult:
     """Publishes `model/`. Records: by how much each target of each event of validation is missed."""
     normaliser, where = normaliser_of(look, raw=config.arm == "raw"), device(config.execution)
-    batches = [Batches(Events.open(data, split), normaliser, where) for split in ("train", "validation")]
+    given, judged = (Batches(Events.open(data, split), normaliser, where) for split in ("train", "validation"))
     torch.manual_seed(config.seed)
     network, losses = Regressor(config.network, len(TARGETS)), partial(target_losses, beta=config.loss_beta)
-    trivial = {
-        "predicting the mean": mean_of(losses(0 * of.truth, of) for _, of in batches[1].in_turn(EVENTS_IN_A_PART))
-    }
-    taken = fitted(run, config, batches, network, (start, PRETRAINED), losses, trivial)
+    simple = (losses(0 * of.truth, of) for _, of in judged.in_turn(EVENTS_IN_A_PART))
+    result = _train(run, config, given, judged, network, start, losses, {"predicting the mean": _mean_of(simple)})
     scales = torch.tensor([step.scale for step in normaliser.steps[1:]], dtype=torch.float64)
 
     @torch.no_grad()
-    def rows(first: int) -> Rows:
-        for indices, batch in batches[1].in_turn(
-            config.execution.micro_batch_examples, first, first + EVENTS_IN_A_PART
-        ):
+    def rows(first: int) -> Iterator[dict[str, Any]]:
+        at_once, end = config.execution.micro_batch_examples, first + EVENTS_IN_A_PART
+        for indices, batch in judged.in_turn(at_once, first, end):
             run.progress.touch()
             missed = (network(batch.seen) - batch.truth).double().cpu() * scales
             for event, values in zip(indices.tolist(), missed.tolist(), strict=True):
                 yield {"event": event, **dict(zip(TARGETS, values, strict=True))}
 
     with run.watched(config.execution.stall_minutes):
-        parts = run.each(range(0, len(batches[1].events), EVENTS_IN_A_PART), rows, "parts")
+        parts = run.each(range(0, len(judged.events), EVENTS_IN_A_PART), rows, "parts")
         run.merge_records(parts, ("event",))
-    return FitResult(taken=taken)
+    return result
 
 
 def fill(run: StageRun, config: FillConfig, data: StageInput, look: StageInput, start: Start = None) -> FitResult:
@@ -62,20 +73,72 @@ def fill(run: StageRun, config: FillConfig, data: StageInput, look: StageInput, 
     torch.manual_seed(config.seed)
     network, losses = Filler(config.network), partial(fill_losses, beta=config.filling.loss_beta)
     simple = (losses(judged.light(of.neighbours()), of) for _, of in judged.in_turn(EVENTS_IN_A_PART))
-    trivial, frozen = {"the neighbours' mean": mean_of(simple)}, config.arm == "frozen"
-    return FitResult(taken=fitted(run, config, [given, judged], network, (start, PRETRAINED), losses, trivial, frozen))
+    return _train(run, config, given, judged, network, start, losses, {"the neighbours' mean": _mean_of(simple)})
 
 
-def missed_by(folder: Path, events: int) -> Measures:
-    """The measures of a regressor, by its records. CheckFailed unless each event is there once."""
-    rows = in_order(columns(folder / "records.parquet"), events, f"the records in {folder}")
-    return residuals(np.column_stack([rows[name] for name in TARGETS]))
+def _train(
+    run: StageRun,
+    config: FitConfig,
+    given: Batches,
+    judged: Batches,
+    network: Any,
+    start: Start,
+    losses: Losses,
+    trivial: Mapping[str, float],
+) -> FitResult:
+    """Publishes the network with its normaliser. It begins with the encoder of `start`, if any, and keeps a frozen one.
+    BadInput where that had another task, normaliser or shape, CheckFailed where an answer depends on the batch."""
+    taken, frozen = None, config.arm == "frozen"
+    if start is not None:
+        required = {"task": PRETRAINED, "normaliser_digest": judged.normaliser.digest}
+        taken = load_part(network, start.path / "model", "encoder.", required)
+    network.encoder.requires_grad_(not frozen)
+    network = network.to(judged.device)
+
+    def of_batch(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        return losses(model(batch.seen), batch)
+
+    @torch.no_grad()
+    def evaluate(model: torch.nn.Module) -> float:
+        run.progress.touch()
+        return _mean_of(of_batch(model, batch) for _, batch in judged.in_turn(config.execution.micro_batch_examples))
+
+    schedule = Schedule(config.budget, len(given.events))
+    optimizer = adamw(network.head if frozen else network, config.budget)
+    problem = Problem(network, optimizer, given, of_batch, evaluate, decides=LOSS, trivial=dict(trivial))
+    train_problem(run, problem, schedule, config.seed, config.execution)
+    network.eval()
+    with run.watched(config.execution.stall_minutes), torch.no_grad():
+        ways = batchwise(lambda indices: network(judged(indices, 0).seen), CHECKED)
+        require_invariant(ways, np.arange(min(CHECKED, len(judged.events))), TOLERANCE)
+    with run.publish("model") as folder:
+        save_file({name: of.cpu() for name, of in network.state_dict().items()}, folder / "model.safetensors")
+        shape = {"task": run.run.stage, "network": config.network.model_dump()}
+        durable.write_json(folder / "config.json", shape | {"normaliser_digest": judged.normaliser.digest})
+        judged.normaliser.save(folder)
+    return FitResult(taken=taken)
 
 
-def in_order(rows: dict[str, np.ndarray], events: int, what: str) -> dict[str, np.ndarray]:
-    """The rows by column. CheckFailed unless each event is there once, in its place."""
-    found = rows.get("event", np.array([]))
-    finite = all(np.isfinite(column).all() for column in rows.values() if column.dtype.kind == "f")
-    require(finite, f"{what} are finite", "one that is none", "numbers")
-    require(np.array_equal(found, np.arange(events)), f"{what} are of each event once", f"{len(found)} rows", events)
-    return rows
+def _mean_of(parts: Iterator[torch.Tensor]) -> float:
+    return float(torch.cat([part.double().cpu() for part in parts]).mean())
+
+
+def export(run: StageRun, config: ExportConfig, data: StageInput, **fits: StageInput) -> ExportResult:
+    """Publishes `onnx/`, a file for each regressor. CheckFailed where onnxruntime does not say what torch says."""
+    if not installed():
+        run.log.warning("exports nothing, as the extra is not installed: %s", INSTALL, extra=FOR_THE_TERMINAL)
+        return ExportResult(files={})
+    light, graph, files = torch.from_numpy(np.array(Events.open(data, "validation").light[:EXPORTED_EVENTS])), None, {}
+    with run.publish(FOLDER) as folder:
+        for done, role in enumerate(sorted(fits, key=lambda role: int(role.rpartition("-")[2]))):
+            run.step(done, len(fits), "models", note=role)
+            given = fits[role]
+            model, digest = Physical.load(given.path / "model"), Normaliser.load(given.path / "model").digest
+            graph = graph or traced(model, light, (INPUT, OUTPUT))
+            told = {"normaliser_digest": digest, OUTPUT: ", ".join(TARGETS), "model": role}
+            files[role] = write(graph, model, folder / f"{role}.onnx", told, [light, light[:1]])
+            scales = model.scales[1:].tolist()
+            for name, away, scale in zip(TARGETS, files[role].largest_difference, scales, strict=True):
+                check = f"{name} of {role} by onnxruntime is that by torch, in deviations of the truth"
+                require_limit(check, away / scale, NEAR)
+    return ExportResult(files=files)

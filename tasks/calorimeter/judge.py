@@ -1,11 +1,23 @@
-"""calorimeter-judge: by how much all networks that fill in miss hidden sensors, event by event; it trains nothing."""
+"""calorimeter-judge: by how much all networks that fill in miss hidden sensors, event by event, beside the mean of the
+sensors' neighbours; it trains nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any, Self
 
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+
+from storage.errors import require
 from tasks.calorimeter.stages import FillConfig, JudgeConfig
-from tasks.sensors.events import Events
-from tasks.sensors.filled import Filled, Rows, columns, mean_errors
+from tasks.data.normaliser import Normaliser
+from tasks.sensors.batches import Batch, Batches
+from tasks.sensors.configuration import Filling
+from tasks.sensors.networks import Filler, kept
+from tasks.sensors.xenon import Events
 from tasks.stage.numerics import device
 from tasks.stage.preflight import require_disk
 from tasks.stage.progress import FOR_THE_TERMINAL
@@ -14,18 +26,19 @@ from tasks.stage.run import StageInput, StageRun
 EVENTS_IN_A_PART, KEPT_BYTES, SORTED_BYTES = 50, 54, 26
 """A row of a prediction takes 27 bytes in its part and 25 merged; so many more while they are sorted. Measured."""
 PREDICTIONS, KEY, OF_SENSOR = "predictions.parquet", ("model", "event"), ("model", "event", "sensor")
+LIGHT, GUESSES = ("bright", "dim"), ("mae", "neighbour_mae")
+SUMS = ("live", *LIGHT, *(f"{guess}_{light}" for guess in GUESSES for light in LIGHT))
+"""Columns of an event: sensors that are alive, hidden ones by light, and the sums of what these are missed by."""
+Rows = Iterator[dict[str, Any]]
 
 
 def judge(run: StageRun, config: JudgeConfig, data: StageInput, **fits: StageInput) -> dict[str, float]:
     """Records: the errors in every event of validation by each network, summed over its bright and its dim sensors.
     Publishes `predictions.parquet`, each hidden sensor of the first `predicted_events`."""
-    events, where, at_once = (
-        Events.open(data, "validation"),
-        device(config.execution),
-        config.execution.micro_batch_examples,
-    )
+    events, where = Events.open(data, "validation"), device(config.execution)
     kept = min(len(events), config.predicted_events or len(events))
-    asked = {role: given.configuration(FillConfig) for role, given in fits.items()}
+    configs = ((role, given.configuration(FillConfig)) for role, given in fits.items())
+    asked = dict(sorted(configs, key=lambda of: (of[0] != "mae", of[1].seed)))  # bytes are those of any page's order
     live = int((events.light[0] >= 0).sum())
     rows = int(sum(kept * live * of.filling.mask_ratio for of in asked.values()))
     require_disk(run.directory, rows * (KEPT_BYTES + SORTED_BYTES))
@@ -34,8 +47,9 @@ def judge(run: StageRun, config: JudgeConfig, data: StageInput, **fits: StageInp
     )
     run.log.info("keeps the predictions of %s", size, extra=FOR_THE_TERMINAL)
     keys: dict[tuple[str, ...], list[str]] = {KEY: [], OF_SENSOR: []}
-    for role, given in fits.items():
-        filled = Filled.load(given, events, asked[role].filling, asked[role].mask_seed, at_once, where)
+    for role, of in asked.items():
+        at_once = config.execution.micro_batch_examples
+        filled = Filled.load(fits[role], events, of.filling, of.mask_seed, at_once, where)
         errors = partial(filled.errors, bright_photons=config.bright_photons)
         for key, made, end in ((KEY, errors, len(events)), (OF_SENSOR, filled.sensors, kept)):
             parts = partial(_rows, run, role, made, end)
@@ -52,3 +66,68 @@ def _rows(run: StageRun, role: str, made: Callable[[int, int], Rows], end: int, 
     for row in made(first, min(first + EVENTS_IN_A_PART, end)):
         run.progress.touch()
         yield {"model": role, **row}
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A network that fills in, and the events that it is judged on, masks included."""
+
+    network: Filler
+    batches: Batches
+    at_once: int
+
+    @classmethod
+    def load(
+        cls, given: StageInput, events: Events, how: Filling, mask_seed: int, at_once: int, device: torch.device
+    ) -> Self:
+        """The network that a stage published."""
+        model = given.path / "model"
+        batches = Batches(events, Normaliser.load(model), device, how.mask_ratio, mask_seed, "judged")
+        return cls(kept(Filler, model).to(device), batches, at_once)
+
+    @torch.no_grad()
+    def sensors(self, first: int, end: int) -> Rows:
+        """Each hidden sensor of some events: what it showed, what the network says, and its neighbours' mean."""
+        for indices, batch, predicted in self._in_turn(first, end):
+            of = batch.hidden.nonzero(as_tuple=True)
+            values = (batch.photons, predicted, batch.neighbours())
+            columns = [indices[of[0].cpu()].tolist(), of[1].tolist(), *(value[of].tolist() for value in values)]
+            for row in zip(*columns, strict=True):
+                yield dict(zip(("event", "sensor", "photons", "predicted", "neighbours"), row, strict=True))
+
+    @torch.no_grad()
+    def errors(self, first: int, end: int, bright_photons: float) -> Rows:
+        """SUMS of some events; sensors with so many photons or more are bright."""
+        for indices, batch, predicted in self._in_turn(first, end):
+            is_bright = batch.photons >= bright_photons
+            kinds = [batch.hidden & is_bright, batch.hidden & ~is_bright]
+            missed = [(guess - batch.photons).abs().double() for guess in (predicted, batch.neighbours())]
+            columns = [batch.alive, *kinds, *(error * kind for error in missed for kind in kinds)]
+            for event, row in zip(
+                indices.tolist(), torch.stack([of.double().sum(1) for of in columns], 1), strict=True
+            ):
+                yield {"event": event, **dict(zip(SUMS, row.tolist(), strict=True))}
+
+    def _in_turn(self, first: int, end: int) -> Iterator[tuple[np.ndarray, Batch, torch.Tensor]]:
+        for indices, batch in self.batches.in_turn(self.at_once, first, end):
+            yield indices, batch, self.batches.photons(self.network(batch.seen))
+
+
+def columns(file: Path, **of: object) -> dict[str, np.ndarray]:
+    """The rows by column, of one model and event where they are named: all may be more than memory holds."""
+    table = pq.read_table(file, filters=[(on, "==", at) for on, at in of.items()] or None)
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def mean_errors(sums: Mapping[str, np.ndarray], mask_ratio: float) -> dict[str, float]:
+    """Mean errors in photons, of SUMS by event. CheckFailed where no bright sensor is hidden, or no dim one."""
+    total = {name: float(sums[name].sum()) for name in SUMS}
+    count = {light: total[light] for light in LIGHT}
+    require(all(count.values()), "bright and dim sensors are hidden", count, "some of both (see bright_photons)")
+    hidden = sum(count.values())
+    found = {"live": total["live"], "hidden": hidden, "actual_mask_ratio": hidden / total["live"]}
+    found |= {"mask_ratio": mask_ratio, "events": len(sums["live"]), **count}
+    for guess in GUESSES:
+        found[guess] = sum(total[f"{guess}_{light}"] for light in LIGHT) / hidden
+        found |= {f"{guess}_{light}": total[f"{guess}_{light}"] / count[light] for light in LIGHT}
+    return found

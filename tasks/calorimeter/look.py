@@ -9,7 +9,7 @@ from tasks.calorimeter.stages import LookConfig, LookResult, Measures
 from tasks.data.gate import require_inputs
 from tasks.data.normaliser import Normaliser, Step
 from tasks.data.statistics import column_statistics
-from tasks.sensors.events import SENTINEL, Events
+from tasks.sensors.xenon import SENTINEL, Events
 from tasks.stage.run import StageInput, StageRun
 
 LIGHT, CENTRAL, AT_ONCE = "light_photons", 0.68, 1000

@@ -1,16 +1,20 @@
-"""calorimeter-showers: events as memory-mapped arrays, generated or read from ROOT files."""
+"""calorimeter-showers: events as memory-mapped arrays, generated or read from ROOT files, and whether they are sound.
 
+A generated shower is a point of light in the xenon. A sensor counts photons by the solid angle under which it is seen
+(Poisson), beside a steady glow and the noise of its electronics. There is no scattering, no reflection and no pile-up.
+"""
+
+import hashlib
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 
 from tasks.calorimeter.stages import ShowersConfig, ShowersResult
 from tasks.calorimeter.study import Generated, RootFiles
-from tasks.data.root_files import read_trees
-from tasks.sensors.events import FOLDER, SENTINEL
-from tasks.sensors.generator import points_of_light
-from tasks.sensors.sound import Told, require_sound
-from tasks.sensors.xenon import SENSORS
+from tasks.data.root_files import read_trees, require_events
+from tasks.sensors.configuration import Readings
+from tasks.sensors.xenon import FOLDER, FOREIGN, HALF_U, HALF_V, HIGHS, LOWS, SENSORS, SENTINEL, detector
 from tasks.stage.run import StageRun
 
 TARGETS = ("u_cm", "v_cm", "w_cm", "energy_mev")
@@ -19,6 +23,13 @@ BRANCHES = {"npho": SENSORS, "uvwTruth": 3, "energyTruth": 1}
 
 Part = tuple[str, int, np.ndarray, np.ndarray]
 """Where events come from, the number of the first, light and truth."""
+LEAST_LIVE, ROOM = 2, 1.0
+"""Live sensors without which nothing can be hidden and filled in; how far places may lie outside of the box, as a
+share of its size."""
+PHOTONS_PER_MEV, GLOW, NOISE = 40_000.0, 8.0, 3.0
+"""The last two in photons a sensor and event."""
+MARGIN, DEPTHS = 7.5, (1.5, 16.0)
+"""How far events stay from the walls across the depth, and how deep they are, in cm."""
 
 
 def showers(run: StageRun, config: ShowersConfig) -> ShowersResult:
@@ -60,3 +71,66 @@ def read(asked: RootFiles, split: str) -> Iterator[Part]:
     for file, first, part in read_trees(getattr(asked, split), digests, asked.tree, BRANCHES, AT_ONCE, "showers.tree"):
         light, place, energy = part.values()
         yield file, first, light, np.concatenate([place, energy], axis=1)
+
+
+def points_of_light(
+    count: int, energies: tuple[float, float], dead_share: float, at_once: int, seed: int, stream: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Light in photons [N, S] and truth in cm and MeV [N, 4] of events, so many `at_once`.
+
+    Energies in MeV are uniform between two; the same sensors are dead in all events of a seed, whatever the stream.
+    """
+    known, (u, v) = detector(), (HALF_U - MARGIN, HALF_V - MARGIN)
+    dead = np.random.default_rng([seed, 0]).permutation(SENSORS)[: round(dead_share * SENSORS)]
+    for first in range(0, count, at_once):
+        random = np.random.default_rng([seed, stream, first])
+        low, high = np.transpose([(-u, u), (-v, v), DEPTHS, energies])
+        truth = random.uniform(low, high, (min(at_once, count - first), 4))
+        light = NOISE * random.standard_normal((len(truth), SENSORS), dtype=np.float32)
+        for row, (*place, energy) in enumerate(truth):
+            away = np.array(place) - known.places
+            of_sphere = known.areas * (away * known.normals).sum(1) / (4 * np.pi * (away**2).sum(1) ** 1.5)
+            light[row] += random.poisson(energy * PHOTONS_PER_MEV * of_sphere + GLOW)
+        light[:, dead] = SENTINEL
+        yield light, truth.astype(np.float32)
+
+
+def require_sound(file: str, first: int, light: np.ndarray, truth: np.ndarray, how: Readings) -> None:
+    """Shows what is dead in `light` [N, S] as SENTINEL; BadInput names the file and the row of an event that no such
+    detector shows. Light is in photons, `truth` [N, 4] in cm and MeV."""
+    finite, whole = (np.isfinite(of).all(1) for of in (light, truth))
+    light[(light == how.dead_photons) | (light >= FOREIGN)] = SENTINEL
+    live, room, energy = light != SENTINEL, ROOM * (HIGHS - LOWS), truth[:, 3]
+    low, high = np.where(live, light, 0).min(1), np.where(live, light, 0).max(1)
+    far = ((truth[:, :3] < LOWS - room) | (truth[:, :3] > HIGHS + room)).any(1)
+    wrong = {
+        "light that is not finite": ~finite,
+        f"light below {how.min_photons:g} photons, which is neither noise (showers.min_photons) nor what a dead sensor "
+        f"shows (showers.dead_photons is {how.dead_photons:g})": low < how.min_photons,
+        f"light above {how.max_photons:g} photons in a sensor (showers.max_photons)": high > how.max_photons,
+        f"fewer than {LEAST_LIVE} sensors that are alive": live.sum(1) < LEAST_LIVE,
+        "no finite place, or no energy": ~whole | ~(energy > 0),
+        f"an energy below {how.min_energy_mev:g} MeV (showers.min_energy_mev), as if it were in GeV: energyTruth is in "
+        "MeV": energy < how.min_energy_mev,
+        f"an energy above {how.max_energy_mev:g} MeV (showers.max_energy_mev), as if it were in keV: energyTruth is in "
+        "MeV": energy > how.max_energy_mev,
+        "a place far outside of the detector, as if it were in mm: uvwTruth is in cm": far,
+    }
+    require_events(file, first, wrong)
+
+
+class Told:
+    """Events that were read for one split, so that none of them is in another one too. `repeated` counts by split those
+    whose light was in it before."""
+
+    def __init__(self) -> None:
+        self._split_of: dict[bytes, str] = {}
+        self.repeated = Counter[str]()
+
+    def require_new(self, split: str, file: str, first: int, light: np.ndarray) -> None:
+        """BadInput names the file and the row of an event whose light was told for another split."""
+        digests = [hashlib.blake2b(event.tobytes(), digest_size=16).digest() for event in light]
+        if twice := len(digests) - len({*digests} - self._split_of.keys()):
+            self.repeated[split] += twice
+        again = np.array([self._split_of.setdefault(digest, split) != split for digest in digests])
+        require_events(file, first, {"the same light as one of the other split": again})

@@ -9,8 +9,7 @@ import torch
 from torch.nn import functional
 
 from tasks.data.normaliser import Normaliser
-from tasks.sensors.events import SENTINEL, Events
-from tasks.sensors.xenon import SENSORS, detector
+from tasks.sensors.xenon import SENSORS, SENTINEL, Events, detector
 from tasks.training.draws import uniform_at
 from tasks.training.loader import moved
 

@@ -17,8 +17,7 @@ from storage import durable
 from tasks.data.normaliser import Normaliser
 from tasks.sensors.batches import near_mean
 from tasks.sensors.configuration import Network
-from tasks.sensors.events import FOREIGN, SENTINEL, TARGETS
-from tasks.sensors.xenon import Face, detector
+from tasks.sensors.xenon import FOREIGN, SENTINEL, TARGETS, Face, detector
 from tasks.training.weights import load_kept
 
 Kind = TypeVar("Kind", bound=nn.Module)

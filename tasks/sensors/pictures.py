@@ -10,9 +10,8 @@ from scipy.spatial import KDTree
 
 from tasks.findings.document import Figure
 from tasks.findings.figures import maps
-from tasks.sensors.events import SENTINEL, Events
 from tasks.sensors.networks import Physical
-from tasks.sensors.xenon import HIGHS, LOWS, detector
+from tasks.sensors.xenon import HIGHS, LOWS, SENTINEL, Events, detector
 
 ROWS, LEAST = 44, 0.1
 """Rows of the inner face that are shown of an event; what is told apart of a mean sensor."""

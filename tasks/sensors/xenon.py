@@ -1,4 +1,5 @@
-"""The detector: 4,760 light sensors on the faces of a box of xenon, with the numbers that the experiment gives them.
+"""The detector, and its events on disk: 4,760 light sensors on the faces of a box of xenon, with the numbers that the
+experiment gives them.
 
 The box stands in the place of a slice of a ring: u runs along its axis, v along the arc, w into the depth. The finer
 centre of the outer face (6 x 5) takes the place of 4 x 3 sensors, so that the face has 24 x 9 + 18. The recorded code
@@ -8,8 +9,11 @@ reads the numbers of that face as rows of 24; those of its centre are neighbours
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Self
 
 import numpy as np
+
+from tasks.stage.run import StageInput
 
 
 @dataclass(frozen=True)
@@ -125,3 +129,24 @@ def _outer() -> np.ndarray:
     cells = coarse.repeat(3, 0).repeat(5, 1)
     cells[30:42, 15:30] = centre.repeat(2, 0).repeat(3, 1)
     return cells
+
+
+FOLDER, SENTINEL, FOREIGN, TARGETS = "showers", -1.0, 1e10, 4
+"""Where a stage publishes its events, the light of a sensor that is dead in one, the same as some files of the
+experiment have it, and how much is to be found of one."""
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events of one split, on disk: light in photons, fp32 [N, S], and what is to be found, fp32 [N, 4]."""
+
+    light: np.ndarray
+    truth: np.ndarray
+
+    @classmethod
+    def open(cls, data: StageInput, split: str) -> Self:
+        files = ((data.path / FOLDER / f"{split}.{kind}", of) for kind, of in (("light", SENSORS), ("truth", TARGETS)))
+        return cls(*(np.memmap(file, np.float32, "r").reshape(-1, columns) for file, columns in files))
+
+    def __len__(self) -> int:
+        return len(self.light)

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from deployments.dag.walk import Walk
-from tasks.calorimeter.export import export
+from tasks.calorimeter.fit import export
 from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import ExportConfig, ExportResult
-from tasks.sensors.events import FOREIGN, SENTINEL, Events
+from tasks.sensors.xenon import FOREIGN, SENTINEL, Events
 from tasks.training import onnx_files
 from tasks.training.onnx_files import installed, runtime
 from tests.docs.pages import blocks

@@ -11,14 +11,13 @@ import torch
 from storage.errors import BadInput, CheckFailed
 from tasks.calorimeter.final_results import FinalResults
 from tasks.calorimeter.look import RECORDED, look, normaliser_of, residuals
-from tasks.calorimeter.report import not_shown
-from tasks.calorimeter.showers import generated, read
+from tasks.calorimeter.report import document
+from tasks.calorimeter.showers import Told, generated, read, require_sound
 from tasks.calorimeter.stages import LookConfig, ShowersResult
 from tasks.calorimeter.study import Generated, RootFiles
 from tasks.data.normaliser import Normaliser
-from tasks.sensors.events import SENTINEL, Events
-from tasks.sensors.sound import Told, require_sound
-from tasks.sensors.xenon import SENSORS, detector
+from tasks.sensors.xenon import SENSORS, SENTINEL, Events, detector
+from tests.docs.quotes import Drawn
 from tests.tasks.calorimeter.tiny import SMOKE, finished
 from tests.tasks.tiny import stage_run
 
@@ -141,8 +140,9 @@ def test_events_that_are_twice_in_a_split_are_counted(tmp_path: Path) -> None:
     assert ShowersResult.read(shown.as_input()).repeated == {"train": 1}
     assert "repeated" not in finished().result("calorimeter-showers")  # nothing to tell: as it was
     report = FinalResults.read_file(finished().path("calorimeter-report") / "final_results.json")
-    assert not any("count twice" in said for said in not_shown(report))
-    assert "**1 events of train are" in " ".join(not_shown(report.model_copy(update={"repeated": {"train": 1}})))
+    assert "count twice" not in document(report, Drawn()).markdown()
+    repeated = report.model_copy(update={"repeated": {"train": 1}})
+    assert "**1 events of train are there before them**" in document(repeated, Drawn()).markdown()
 
 
 def test_a_file_in_both_splits_is_refused(tmp_path: Path) -> None:

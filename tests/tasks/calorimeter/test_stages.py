@@ -19,15 +19,14 @@ from storage.errors import BadInput, CheckFailed
 from storage.run_directory import RunDirectory
 from storage.tensors import read_tensors
 from tasks.calorimeter import fit
-from tasks.calorimeter.final_results import SCORE, FinalResults, _compared
-from tasks.calorimeter.judge import PREDICTIONS, judge
+from tasks.calorimeter.final_results import SCORE, FinalResults, compared
+from tasks.calorimeter.judge import PREDICTIONS, Filled, columns, judge, mean_errors
 from tasks.calorimeter.look import normaliser_of
 from tasks.calorimeter.report import document, verdict
 from tasks.sensors.batches import Batches, fill_losses
 from tasks.sensors.configuration import Filling, Network
-from tasks.sensors.events import Events
-from tasks.sensors.filled import Filled, columns, mean_errors
 from tasks.sensors.networks import Filler, Physical
+from tasks.sensors.xenon import Events
 from tasks.stage.attempt import attempt
 from tasks.training.trained import metric_rows
 from tests.docs.pages import PAGES
@@ -175,7 +174,10 @@ def test_every_event_of_validation_is_judged_and_intervals_know_of_other_events(
     half = stats.t.ppf(0.975, 23) * np.std(jackknife) * 23**0.5
     assert near.interval == pytest.approx([near.mean - half, near.mean + half])
     table = (finished().path("calorimeter-report") / "table.md").read_text()
-    assert f"{found.inpainter['bright']:,.0f} hidden bright sensors of 24 events" in table
+    assert (
+        f"the {found.inpainter['bright']:,.0f} bright and {found.inpainter['dim']:,.0f} dim hidden sensors of 24 events"
+        in table
+    )
 
 
 def test_of_regressors_that_learn_nothing_nothing_is_said_and_a_limit_that_was_lifted_is_told() -> None:
@@ -197,7 +199,7 @@ def test_arms_that_are_equal_to_the_last_digit_are_refused_but_for_neighbours_th
     first, second = [arm for arm in tables[of] if "neighbours" not in arm][:2]
     tables[of][second] = tables[of][first]
     with pytest.raises(CheckFailed, match=f"{first}, seed 0 and {second}, seed 0 have the same value"):
-        _compared(tables, [], lambda *_: None, config)  # type: ignore[arg-type,return-value]  # refused before events count
+        compared(tables, lambda *_: None, config)
 
 
 def test_how_much_will_be_kept_is_told_before_the_work_and_kept(
@@ -248,18 +250,16 @@ def with_(*states: str) -> str:
     return verdict(rows)
 
 
-def test_the_verdict_names_what_is_shown_and_nothing_else() -> None:
-    mean = "than by their neighbours' mean."
-    said = "Yes: pretraining helps; bright sensors are filled in better, dim ones filled in worse " + mean
+def test_the_verdict_names_what_is_shown_and_nothing_else():
+    said = "Yes: pretraining helps; inpainting is better on bright, worse on dim sensors."
     assert with_("better", "better", "", "better", "worse") == said
-    assert with_("worse", "worse", "better", "", "").startswith(
-        "No: pretraining harms; hidden sensors are not shown to"
-    )
-    assert with_("", "", "", "better", "better").endswith("; hidden sensors are filled in better " + mean)
+    harms = "No: pretraining harms; inpainting is not shown better than neighbours' means."
+    assert with_("worse", "worse", "better", "", "") == harms
+    assert with_("", "", "", "better", "better").endswith("; inpainting is better than neighbours' means.")
 
 
 def test_pretraining_is_said_to_help_only_where_it_beats_training_for_as_long_too() -> None:
-    for longer, begins in {"": "Not shown: ", "worse": "No: training from scratch for as long helps more; "}.items():
+    for longer, begins in {"": "Not shown: ", "worse": "No: training longer helps more; "}.items():
         assert with_("better", longer, "better", "better", "better").startswith(begins)
     assert with_("", "better", "", "", "").startswith("Not shown: that pretraining helps; ")
     steps = {

@@ -8,10 +8,9 @@ import torch
 
 from tasks.sensors.batches import hide, near_mean
 from tasks.sensors.configuration import Network
-from tasks.sensors.events import Events
 from tasks.sensors.networks import Filler, Regressor
 from tasks.sensors.pictures import event_map, unfolded
-from tasks.sensors.xenon import SENSORS, Face, detector, hexagonal
+from tasks.sensors.xenon import SENSORS, Events, Face, detector, hexagonal
 
 SHAPE = Network(channels=4, width=8, layers=1, heads=2)
 
