@@ -229,23 +229,23 @@ def report(
     """
     study, dispatch = _walked("report()")
     several: dict[str, list[Any]] = {
-        arm: [*stages] if isinstance(stages, list | tuple) else [stages] for arm, stages in arms.items()
+        arm: [*runs] if isinstance(runs, list | tuple) else [runs] for arm, runs in arms.items()
     }
     if strange := [
-        arm for arm, stages in several.items() if not stages or not all(isinstance(stage, Handle) for stage in stages)
+        arm for arm, runs in several.items() if not runs or not all(isinstance(stage, Handle) for stage in runs)
     ]:
         raise BadInput(f"report: the arm {strange[0]!r} is no stage call, and no list of one or more{too_low(study)}")
     if unknown := [name for name in compare if name not in several]:
         raise BadInput(f"report: compare names {unknown[0]!r}; the arms are {', '.join(several)}")
     if len(compare) not in (0, 2) or len(several) < 2 or len({*compare}) != len(compare):
         raise BadInput("report: two or more arms are compared, and compare names two of them: an arm and its reference")
-    varied = {arm: _varied(stages) for arm, stages in several.items()}
+    varied = {arm: _varied(runs) for arm, runs in several.items()}
     names = {name: None for differ in varied.values() for name in differ}
     by = " and ".join(names) or "seed"
     alone = "all" if names else str(study.seed)  # an arm of one call, which is of no fold where others have some
     called = {
-        arm: [", ".join(str(differ[name][number]) for name in differ) or alone for number in range(len(stages))]
-        for (arm, stages), differ in zip(several.items(), varied.values(), strict=True)
+        arm: [", ".join(str(differ[name][number]) for name in differ) or alone for number in range(len(runs))]
+        for (arm, runs), differ in zip(several.items(), varied.values(), strict=True)
     }
     if alike := [arm for arm, values in called.items() if len({*values}) < len(values)]:
         raise BadInput(
@@ -263,8 +263,8 @@ def report(
     )
     inputs = {
         role_of(arm, by, value): stage
-        for arm, stages in several.items()
-        for value, stage in zip(called[arm], stages, strict=True)
+        for arm, runs in several.items()
+        for value, stage in zip(called[arm], runs, strict=True)
     }
     return dispatch(REPORT, config, **inputs)
 
@@ -320,14 +320,12 @@ def _field(function: Callable[..., Any], parameter: inspect.Parameter, hint: Any
 
 
 def roles(name: str, inputs: Any) -> dict[str, Any]:
-    """The inputs that a stage is given as `name`: a stage call, or those of dictionaries and lists, by key and number:
+    """The inputs that a part is given as `name`: a part call, or those of dictionaries and lists, by key and number:
     `name_key`, `name-0`, in a list `name_0`."""
     if not isinstance(inputs, list | tuple | dict):
         return {name: inputs}
-    items = (
-        inputs.items() if isinstance(inputs, dict) else ((str(number), stage) for number, stage in enumerate(inputs))
-    )
+    items = inputs.items() if isinstance(inputs, dict) else ((str(number), part) for number, part in enumerate(inputs))
     named = (
-        (f"{name}-{key}" if isinstance(key, int) else f"{name}_{key}" if name else key, stage) for key, stage in items
+        (f"{name}-{key}" if isinstance(key, int) else f"{name}_{key}" if name else key, part) for key, part in items
     )
-    return {role: stage for key, several in named for role, stage in roles(key, several).items()}
+    return {role: part for key, several in named for role, part in roles(key, several).items()}

@@ -111,12 +111,12 @@ def read_root(root: Path) -> Iterator[ListedStudy]:
                 work.append(ListedWork(path, "unreadable", f"this directory is not readable, because {error}"))
         work += _gone(root / study, finished)
         if not results:
-            begun = [run_at_work.path for run_at_work in work if run_at_work.state in ("running", "not finished")]
+            begun = [item.path for item in work if item.state in ("running", "not finished")]
             under_way = [(asked(read(path / "study.json")), path.parts[-2]) for path in begun]
-            for run_at_work in _last(finished):
-                setting = asked(read(run_at_work.run.study_file))
+            for last in _last(finished):
+                setting = asked(read(last.run.study_file))
                 stages = [stage for other, stage in under_way if other == setting]
-                results += [run_at_work] if not stages or run_at_work.run.stage in stages else []
+                results += [last] if not stages or last.run.stage in stages else []
         results.sort(key=lambda result: result.ended_at)
         older = _superseded(results, lineages)
         present = [result for result in results if result.run not in older]
@@ -224,9 +224,7 @@ def _gone(study: Path, finished: Sequence[RunDirectory]) -> Iterator[ListedWork]
 
 def _last(finished: Sequence[RunDirectory]) -> Iterator[ListedResult]:
     """The stages that no other reads, as the results of a study whose stages name nothing to read."""
-    read_by_others = {
-        fingerprint for run in finished for fingerprint in run.reads(read(run.stage_file).get("inputs", {})).values()
-    }
+    read_by_others = {other for run in finished for other in run.reads(read(run.stage_file).get("inputs", {})).values()}
     for run in finished:
         if run not in read_by_others:
             yield ListedResult(run, ended_at(run.path), headline_of(read(run.result_file)), run.result_file, ())
@@ -243,12 +241,10 @@ def _superseded(results: Sequence[ListedResult], lineages: Lineages) -> set[RunD
         ):
             return False
         different = differing(lineages.of(older), lineages.of(newer))
-        raised = any(difference.name == "version" for difference in different)
+        raised = any(own.name == "version" for own in different)
         return all(
-            difference.name == "version"
-            or difference.name.startswith("external.")
-            or (raised and ABSENT in (difference.there, difference.here))
-            for difference in different
+            own.name == "version" or own.name.startswith("external.") or (raised and ABSENT in (own.there, own.here))
+            for own in different
         )
 
     studies = {result.run: asked(read(result.run.study_file)) for result in results}

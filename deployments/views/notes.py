@@ -53,7 +53,7 @@ def finished_neighbours(handles: list[Handle]) -> list[str]:
     neighbours.sort(key=lambda neighbour: len(neighbour[0]))
     sentences = [
         f"{path} is a finished {last.stage.name} of this study, and differs in "
-        + _keys(keys + [neighbour for neighbour in different if not keys or neighbour.name == "version"])
+        + _keys(keys + [change for change in different if not keys or change.name == "version"])
         for different, path in neighbours[:SHOWN_NEIGHBOURS]
         for keys in [asked_otherwise(read(path / "study.json"), last.origin)]
     ]
@@ -79,7 +79,7 @@ def _begins_anew(handle: Handle, beside: list[_Unfinished]) -> str:
     ours = {"version": handle.stage.version, **handle.config.scientific()}
     differing, path, step = min(
         ((differences(fields, ours), path, step) for path, step, fields in beside),
-        key=lambda candidate: len(candidate[0]),
+        key=lambda pair: len(pair[0]),
     )
     keys = asked_otherwise(read(path / "study.json"), handle.origin)
     what = ("; ".join(differing) or "its inputs differ") + (f" (of the study's keys: {_keys(keys)})" if keys else "")
@@ -108,10 +108,7 @@ def _finished(folder: Path) -> Iterator[RunDirectory]:
 
 def _keys(different: list[Difference]) -> str:
     """The first keys with the value there and the one asked for."""
-    shown = [
-        f"{difference.name}: {difference.there!r} there, {difference.here!r} here"
-        for difference in different[:SHOWN_KEYS]
-    ]
+    shown = [f"{change.name}: {change.there!r} there, {change.here!r} here" for change in different[:SHOWN_KEYS]]
     more = len(different) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more else "") if shown else "what it read"
 

@@ -79,14 +79,10 @@ def read(tree: ast.Module) -> ScriptWords:
 
 def _by_arguments(tree: ast.Module) -> ScriptWords:
     options = {
-        argument.value: any(
-            isinstance(key.value, ast.Constant) and key.value.value in (True, "store_true") for key in keys
-        )
+        node.value: any(isinstance(key.value, ast.Constant) and key.value.value in (True, "store_true") for key in keys)
         for call, _ in _calls(tree)
-        for argument in call.args
-        if isinstance(argument, ast.Constant)
-        and isinstance(argument.value, str)
-        and re.fullmatch(r"--[a-z][\w-]*", argument.value)
+        for node in call.args
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"--[a-z][\w-]*", node.value)
         for keys in [[key for key in call.keywords if key.arg in ("action", "is_flag")]]
     }
     output = next(filter(_is_output, options), "")
@@ -96,7 +92,7 @@ def _by_arguments(tree: ast.Module) -> ScriptWords:
     left = [name for name, at_the_end in saved.items() if at_the_end and name not in kept and not {*"*/"} & {*name}]
     printed = [match for call, _ in _calls(tree) if (match := STEP.search(_line(call))) and "'" not in match[0]]
     shown = next((match for match in printed if match[4]), next(iter(printed), None))
-    required = tuple(argument for argument in _required(tree) if argument not in (output, resume))
+    required = tuple(name for name in _required(tree) if name not in (output, resume))
     return ScriptWords(
         output, resume, options.get(resume, False), next(iter(kept), ""), left,
         _pattern(shown) if shown else "", [option for option in options if option not in (output, resume, *required)],
@@ -107,11 +103,7 @@ def _by_arguments(tree: ast.Module) -> ScriptWords:
 def _required(tree: ast.Module) -> Iterator[str]:
     """Words of argparse that stand without an option, and options that are required."""
     for call, _ in _calls(tree):
-        names = [
-            argument.value
-            for argument in call.args
-            if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
-        ]
+        names = [node.value for node in call.args if isinstance(node, ast.Constant) and isinstance(node.value, str)]
         if _name(call.func) == "add_argument" and names:
             keywords = {key.arg: getattr(key.value, "value", None) for key in call.keywords}
             word = not names[0].startswith("-") and keywords.get("nargs") not in ("?", "*")
@@ -196,14 +188,11 @@ def _saved(tree: ast.Module) -> dict[str, bool]:
     for call, within in _calls(tree):
         function = _name(call.func)
         if function in SAVERS:
-            files = [text for text in map(name, call.args) if FILE.fullmatch(text)]
-            saved |= {text: not within for text in files}
+            saved |= {file: not within for file in map(name, call.args) if FILE.fullmatch(file)}
         elif function in ("replace", "rename") and isinstance(call.func, ast.Attribute) and call.args:
             renamed[name([call.func.value, *call.args][-2])] = name(call.args[-1])
     return {
-        renamed.get(text, text): at_the_end
-        for text, at_the_end in saved.items()
-        if FILE.fullmatch(renamed.get(text, text))
+        renamed.get(file, file): at_end for file, at_end in saved.items() if FILE.fullmatch(renamed.get(file, file))
     }
 
 

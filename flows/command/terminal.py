@@ -25,9 +25,7 @@ class Terminal(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         if self.is_terminal:
-            objects = tuple(
-                wrapped(object_, self.width) if isinstance(object_, str) else object_ for object_ in objects
-            )
+            objects = tuple(wrapped(part, self.width) if isinstance(part, str) else part for part in objects)
         super().print(*objects, **options)
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterable[Segment]:

@@ -112,9 +112,7 @@ class Cluster:
         known = self.partitions
         names = listed(partition) or [other.name for other in known.values() if other.fields.get("Default") == "YES"]
         named = [known[name] for name in names if name in known]
-        return [
-            known.get(each.fields.get("Alternate", ""), each) if each.state in NO_NEW_JOBS else each for each in named
-        ]
+        return [known.get(own.fields.get("Alternate", ""), own) if own.state in NO_NEW_JOBS else own for own in named]
 
     def nodes_of(self, *partitions: Partition) -> list[Node]:
         names = {partition.name for partition in partitions}

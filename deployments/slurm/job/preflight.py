@@ -172,9 +172,7 @@ def _shortages(resources: Resources, cluster: Cluster, text: str) -> list[str]:
         keys, advice = ["gpu_model", *keys], f"its GPUs are not of this model: {nearest}"
     elif "memory_gb" in keys and all(node.memory_mb == 1 for node in nodes):
         advice = "SLURM does not count its memory (RealMemory 1, the default): set memory_gb to 0, which asks for none"
-    if fit := [
-        name for name in _fitting(resources, cluster) if name not in {partition.name for partition in partitions}
-    ]:
+    if fit := [name for name in _fitting(resources, cluster) if name not in {each.name for each in partitions}]:
         advice += f", or name a partition that fits: {_some(fit)}"
     limits = [f"{partition.name} has {partition.node_limits}" for partition in partitions if partition.node_limits]
     have = [*{_shown(node): f"{node.name} has {_shown(node)}" for node in reversed(nodes)}.values()]

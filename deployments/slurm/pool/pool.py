@@ -103,18 +103,14 @@ class Pool:
         states = {run.id: run.state_id for run in watched if run.type == "PENDING"}
         asked = [plan for plan in gathered if states.get(plan.flow_run) == plan.state_id]
         self.submissions.ungather(plan for plan in gathered if plan not in asked)  # the run was cancelled since, say
-        seen = [
-            watched_run for watched_run in (self._seen(run, jobs, since) for run in watched) if watched_run is not None
-        ]
+        seen = [state for state in (self._seen(run, jobs, since) for run in watched) if state is not None]
         self.seen = seen
         self.alive = self._alive(watched, jobs)
         self._forget(seen)
         missing = {
-            watched_run.submissions[-1].job_id or ""
-            for watched_run in seen
-            if watched_run.submissions
-            and watched_run.submissions[-1].live
-            and watched_run.submissions[-1].job_id not in jobs
+            state.submissions[-1].job_id or ""
+            for state in seen
+            if state.submissions and state.submissions[-1].live and state.submissions[-1].job_id not in jobs
         }
         accounted = self.slurm.accounted(missing - {""})
         actions = reconcile(seen, jobs, accounted, self.limits)

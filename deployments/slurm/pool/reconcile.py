@@ -152,13 +152,11 @@ def reconcile(
     """
     named = {job.name: job for job in jobs.values()}
     decisions = []
-    for watched in seen:
+    for each in seen:
         try:
-            decisions.append(_of_run(watched, jobs, named, accounted, limits))
+            decisions.append(_of_run(each, jobs, named, accounted, limits))
         except (TypeError, ValueError, KeyError, AttributeError) as error:  # anybody may have written its files
-            LOG.warning(
-                "flow run %s: %s is not readable, and stays as it is: %r", watched.run.id, watched.run.folder, error
-            )
+            LOG.warning("flow run %s: %s is not readable, and stays as it is: %r", each.run.id, each.run.folder, error)
     return [action for action in decisions if action is not None]
 
 
@@ -293,12 +291,10 @@ def _finish(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action | 
     if not record and job.state != "PREEMPTED":
         return _before_the_stage(seen, last, job, limits)
     delay = 0.0 if job.state in ("TIMEOUT", "PREEMPTED") else limits.crash_delay
-    diagnosis_ = _without_record_of_end(job, where)
+    cause = _without_record_of_end(job, where)
     if job.state == "TIMEOUT" and not record.get("start_seconds"):
-        diagnosis_ = replace(
-            diagnosis_, level="warning", summary=f"{diagnosis_.summary} before its first step", resolution=LONGER
-        )
-    return _ended(seen, last, diagnosis_, "AwaitingRetry", delay)
+        cause = replace(cause, level="warning", summary=f"{cause.summary} before its first step", resolution=LONGER)
+    return _ended(seen, last, cause, "AwaitingRetry", delay)
 
 
 def _without_record_of_end(job: Job, where: str) -> Diagnosis:

@@ -240,12 +240,10 @@ class Service:
 
     def _own_folder(self, flow_run: FlowRun) -> Path:
         """The folder of a run that a person made without our dispatch: the stage's own, when its parameters name it."""
-        parameters = flow_run.parameters
-        if parameters.get("fingerprint") and {"root", "stage", "study_file"} <= parameters.keys():
-            study = Path(parameters["study_file"]).parent.parent.name
-            return jobs_folder(
-                RunDirectory(Path(parameters["root"]), study, parameters["stage"], parameters["fingerprint"])
-            )
+        asked = flow_run.parameters
+        if asked.get("fingerprint") and {"root", "stage", "study_file"} <= asked.keys():
+            study = Path(asked["study_file"]).parent.parent.name
+            return jobs_folder(RunDirectory(Path(asked["root"]), study, asked["stage"], asked["fingerprint"]))
         return self._folder / str(flow_run.id) / "jobs"
 
     # ------------------------------------------------------------------------------------------------- polls

@@ -165,9 +165,8 @@ class Submissions:
             LOG.warning("%s: job %s could not be noted (%s); it is searched for by its name", name, job_id, error)
 
     def _note_refusal(self, planned: Next, error: Refused, before: End | None) -> End:
-        end = replace(
-            self._refused(error, planned.journal.script(planned.entry), before), over_state=planned.plan.state_id
-        )
+        refused = self._refused(error, planned.journal.script(planned.entry), before)
+        end = replace(refused, over_state=planned.plan.state_id)
         planned.journal.note_end(planned.entry, end)
         self.live.pop(planned.plan.flow_run, None)
         return end

@@ -77,21 +77,16 @@ def _deployment(client: SyncPrefectClient, slurm: SlurmStudy) -> DeploymentRespo
     made = study_deployment(Profile(page, page.name, page.description, {"name": page.name}), "slurm")
     named = FlowFilter.model_validate({"name": {"any_": [page.name]}})
     usable = [
-        deployment
-        for deployment in client.read_deployments(flow_filter=named)
-        if (deployment.entrypoint, deployment.job_variables) == (made["entrypoint"], made["work_pool"]["job_variables"])
+        known
+        for known in client.read_deployments(flow_filter=named)
+        if (known.entrypoint, known.job_variables) == (made["entrypoint"], made["work_pool"]["job_variables"])
     ]
     if not usable:
         make_pool(client, STUDIES)
         (name,) = deploy(client, [made])
         return client.read_deployment_by_name(name)
-    return min(
-        usable,
-        key=lambda deployment: (
-            deployment.parameters.get("study", {}).get("name") != slurm.study.name,
-            deployment.name,
-        ),
-    )
+    ours = slurm.study.name
+    return min(usable, key=lambda known: (known.parameters.get("study", {}).get("name") != ours, known.name))
 
 
 def stop(slurm: SlurmStudy) -> None:

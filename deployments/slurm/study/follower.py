@@ -109,8 +109,6 @@ def resources_of(site: Site, cluster: Cluster) -> Resources:
     asked = SMALL | {key: value for key, value in common.items() if key not in OF_WORK}
     if common.get("memory_gb") == 0:
         asked["memory_gb"] = 0.0
-    limits = [
-        partition.max_minutes for partition in cluster.asked(own.get("partition") or common.get("partition") or "")
-    ]
+    limits = [each.max_minutes for each in cluster.asked(own.get("partition") or common.get("partition") or "")]
     asked["time_limit_minutes"] = min([SMALL["time_limit_minutes"], *filter(None, limits)])
     return Resources.model_validate(asked | own)
