@@ -269,8 +269,8 @@ def test_a_job_reads_the_copy_of_the_page_that_it_was_given(own, tmp_path):
         (("dropout=dropout, budget", "dropout=0.1, budget"), r"letters\.py:\d+: .*letters-train.* equal scientific"),
         (("[0.0, 0.2]", "[0.0, 2.0]"), r"letters\.py:\d+: TrainConfig\.dropout: .* less than 1 \(it is 2\.0\)"),
         (("class TextConfig", "class 1TextConfig"), r"letters\.py:\d+: SyntaxError"),
-        (("scientific(8,", "scientific(0,"), r"error: \S+letters\.py:42: Study\.context_letters refuses its default"),
-        (("([0.0, 0.2],", "([0.0, '1'],"), r"letters\.py:43: Study\.dropouts\.1 refuses its default: .*is '1'\)"),
+        (("scientific(8,", "scientific(0,"), r"letters is not a valid Study:\n  context_letters: must be greater"),
+        (("([0.0, 0.2],", "([0.0, '1'],"), r"letters is not a valid Study:\n  dropouts\.1: must be a number"),
         (("steps=200", "steps=0"), r"letters\.py:45: Budget\.steps: .* \(it is 0\)"),
         (
             ("\"letters-report\", Rep", "\"letters-text\", Rep"),

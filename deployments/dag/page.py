@@ -8,10 +8,8 @@ import ast
 import importlib
 import importlib.util
 import inspect
-import logging
 import os
 import sys
-import textwrap
 import tokenize
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -29,9 +27,7 @@ from storage import attempts
 from storage.errors import BadInput, NoSuchFile, did_you_mean
 from tasks.stage.run import Stage
 from tasks.stage.study import StudyBase
-from tasks.stage.validation import explain, said
-
-LOG = logging.getLogger("ratchet.page")
+from tasks.stage.validation import explain
 
 
 @dataclass(frozen=True)
@@ -250,7 +246,6 @@ def _page_of(module: ModuleType, place: str) -> Page:
             f"{line}: a page is `def page(study: Study, stage: Dispatcher)`, where Study is a class made from "
             "tasks.stage.study.StudyBase"
         )
-    _require_defaults(model)
     page = Page(place, function, model)
     if "NUMBERS_OF_A_SWEEP" in page.names:
         raise BadInput(
@@ -261,39 +256,6 @@ def _page_of(module: ModuleType, place: str) -> Page:
         _function_of(stage, file)
     require_usable(own_files(page).values(), page.file.parent)
     return page
-
-
-def _require_defaults(model: type[StudyBase]) -> None:
-    """BadInput, with file and line, for a default that its own field refuses.
-
-    What else the model wants is checked with a whole study.
-    """
-    try:
-        model.model_validate({"name": "defaults"})
-    except ValidationError as error:
-        for item in error.errors():
-            name = item["loc"][0] if item["loc"] else None
-            if name in model.model_fields and not model.model_fields[name].is_required():
-                key = ".".join(map(str, item["loc"]))
-                raise BadInput(
-                    f"{_line_of_field(model, str(name))}: {model.__name__}.{key} refuses its default: {said(item)} "
-                    f"(it is {item['input']!r})"
-                ) from None
-    except Exception as error:  # a validator that wants what has no default, say
-        LOG.debug("the defaults of %s could not be checked: %s", model.__name__, error)
-
-
-def _line_of_field(model: type[StudyBase], name: str) -> str:
-    """Line where the field of a configuration was declared last; only the file of a class that no source declares."""
-    declaring = next((one for one in model.__mro__ if name in vars(one).get("__annotations__", {})), model)
-    try:
-        lines, first = inspect.getsourcelines(declaring)
-        (body,) = parsed(textwrap.dedent("".join(lines))).body
-    except (OSError, TypeError, SyntaxError):
-        return getattr(sys.modules.get(model.__module__), "__file__", None) or model.__module__
-    assert isinstance(body, ast.ClassDef)
-    targets = {getattr(node.target, "id", ""): node.lineno for node in body.body if isinstance(node, ast.AnnAssign)}
-    return f"{inspect.getsourcefile(declaring)}:{first + targets.get(name, 1) - 1}"
 
 
 def _import_file(file: Path) -> ModuleType:

@@ -1,6 +1,5 @@
 """report: arms of a study of one's own side by side, and which of their differences the folds or seeds show."""
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -93,7 +92,6 @@ def _document(
         numbers=compared.numbers,
         answer=compared.figure,
         not_shown=limits,
-        facts=[f"For other questions to the same numbers, in this folder: `{_command(config, values, compared)}`."],
         sections=[
             Section(
                 "The arms",
@@ -103,15 +101,3 @@ def _document(
             Section("The runs", tables=[Table(f"Every {metric}.", ["arm", config.varied, metric, "run"], rows)]),
         ],
     )
-
-
-def _command(config: ArmsConfig, values: Arms, compared: Compared) -> str:
-    """What compares these numbers as they are, also where arms do not pair or tie."""
-    each = [number for of_arm in values.values() for number in of_arm.values()]
-    options = {
-        f" --pair {shlex.quote(config.varied)}": config.varied != "seed",
-        " --higher-is-better": compared.metrics[config.metric.replace("_", " ")].higher,
-        " --allow-equal": len({*each}) < len(each),
-        " --test unpaired": len({frozenset(of_arm) for of_arm in values.values()}) > 1,
-    }
-    return "ratchet compare compared.csv" + "".join(option for option, needed in options.items() if needed)

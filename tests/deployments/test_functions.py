@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -500,27 +498,6 @@ def test_a_sweep_compares_what_the_report_of_its_study_compares(tmp_path: Path, 
     assert answer.startswith("accuracy: up, by 0.5 is better than down, by 0.5 and up, by 0.9 is better"), answer
     (answer, *_) = durable.read_json(swept(by=[0.5, 0.9]) / "result.json")["answer"]
     assert "one seed" not in answer and "its own report compares the arms of each" in answer
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("", ""),  # the ridge has no fold
-        ("up?", "it?"),
-        ("0.0, 0.015][fold]", "0.0, -0.5][fold]"),  # both arms tie
-        ("fold: int, by: float = 0.5", "fold: int, lr: float, by: float = 0.5"),  # two keys vary
-    ],
-)
-def test_the_command_that_a_report_advises_runs_as_it_stands(
-    tmp_path: Path, old: str, new: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = BESIDE.replace(' | {"ridge": ridge()}', "").replace(old, new) if old else BESIDE
-    text = text.replace("fold=fold)", "fold=fold, lr=0.1 * fold)") if "lr" in new else text
-    run = reported(tmp_path, text=text)
-    monkeypatch.chdir(run)
-    (advised,) = re.findall(r"`(ratchet compare compared\.csv.*?)`", (run / "table.md").read_text())
-    assert command.ratchet(shlex.split(advised)[1:]) == 0, capsys.readouterr().err
-    assert "up" in capsys.readouterr().out
 
 
 def test_an_answer_that_shows_nothing_says_in_the_terminal_how_many_folds_would(

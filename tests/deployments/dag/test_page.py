@@ -6,7 +6,6 @@ import importlib
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from deployments.dag.page import load_page
 from deployments.dag.walk import Handle
@@ -80,31 +79,6 @@ def test_a_page_in_a_folder_with_its_environment_takes_no_installed_module_along
         load_page(str(one))
         load_page(str(other))
         assert importlib.import_module("installed_there") is installed
-
-
-VALIDATED = """
-from pydantic import model_validator
-from tasks.stage.configuration import scientific
-
-class Study(StudyBase):
-    'One that must be even.'
-    layers: int = scientific(description="Layers.")
-
-    @model_validator(mode="before")
-    def _even(cls, values):
-        assert values["layers"] % 2 == 0
-        return values
-"""
-
-
-def test_a_validator_that_wants_a_whole_study_is_no_fault_of_the_defaults(tmp_path: Path) -> None:
-    place = written(tmp_path / "own", "one")
-    head, _, tail = PAGE.partition("class Study(StudyBase):")
-    place.write_text(head + VALIDATED + tail.partition("\n\n")[2])
-    page = load_page(str(place))
-    assert page.model.model_validate({"name": "even", "layers": 2}).model_dump()["layers"] == 2
-    with pytest.raises(ValidationError):
-        page.model.model_validate({"name": "odd", "layers": 3})
 
 
 def test_a_folder_without_an_init_file_is_a_package_of_its_own_page(tmp_path: Path) -> None:
