@@ -2,15 +2,12 @@
 
 import csv
 import io
-import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from storage.errors import BadInput
-from storage.lineage import leaves
 from storage.reading import read_text
 from tasks.findings.arms import arm_table, comparison_table, in_words, test_table
 from tasks.findings.numbers import p_value
@@ -23,7 +20,6 @@ from tasks.findings.statistics.comparison import (
     judge_unpaired,
     t_tests,
 )
-from tasks.findings.table import no_formula
 
 
 @dataclass(frozen=True)
@@ -122,54 +118,23 @@ def as_markdown(found: Found) -> str:
     )
 
 
-def as_json(found: Found) -> str:
+def as_json(found: Found) -> dict[str, Any]:
     """For a program: everything, unrounded."""
-    asked = found.asked
-    return json.dumps(
-        {
-            "value": found.value,
-            "confidence_level": asked.confidence_level,
-            "min_seeds": asked.min_seeds,
-            "higher_is_better": asked.higher_is_better,
-            "arms": {name: arm_mean(of, asked.confidence_level).as_json() for name, of in found.values.items()},
-            "comparisons": list(_rows_of(found)),
-        },
-        indent=2,
-        allow_nan=False,
-    )
-
-
-def as_csv(found: Found) -> str:
-    """The same comparisons, a line each; what is not known is empty."""
-    rows = [{name: no_formula(value) for name, value in _columns(row)} for row in _rows_of(found)]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().rstrip("\n")
-
-
-def _rows_of(found: Found) -> Sequence[dict[str, Any]]:
-    test = found.asked.test or "paired"
-    return [
-        one.as_json()
-        | {"decided_by": test, "undecided": one in found.undecided, "better": False, "worse": False}
-        | ({} if one in found.undecided else {"better": one.better, "worse": one.worse})
-        | {name: known.as_json() for name, known in found.tests[one.arm, one.reference].items()}
-        for one in found.comparisons
-    ]
-
-
-def _columns(row: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Nested values by dotted names, an interval as its two ends."""
-    named: list[tuple[str, Any]] = []
-    for name, value in leaves(dict(row)):
-        if name.endswith("interval"):
-            low, high = value or (None, None)
-            named += [(f"{name}_low", low), (f"{name}_high", high)]
-        else:
-            named.append((name, " ".join(value) if isinstance(value, list) else value))
-    return named
+    asked, undecided = found.asked, {"undecided": True, "better": False, "worse": False}
+    return {
+        "value": found.value,
+        "confidence_level": asked.confidence_level,
+        "min_seeds": asked.min_seeds,
+        "higher_is_better": asked.higher_is_better,
+        "arms": {name: arm_mean(of, asked.confidence_level).as_json() for name, of in found.values.items()},
+        "comparisons": [
+            one.as_json()
+            | {"decided_by": asked.test or "paired"}
+            | (undecided if one in found.undecided else {"undecided": False})
+            | {name: known.as_json() for name, known in found.tests[one.arm, one.reference].items()}
+            for one in found.comparisons
+        ],
+    }
 
 
 def _in_words(found: Found, place: int) -> str:

@@ -274,7 +274,6 @@ def _add_table_options(compares: argparse.ArgumentParser) -> None:
         help="which test decides: paired where the same seed gave both arms the same start (default: paired where both "
         "tests agree, and else nothing)",
     )
-    table.add_argument("--format", choices=["table", "csv", "json"], default="table", help="of what is printed")
 
 
 def _level(text: str) -> float:

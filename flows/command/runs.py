@@ -47,9 +47,8 @@ def compare(options: argparse.Namespace) -> int:
         results = compare_table.compared_table(
             Path(options.a), compare_table.Asked(**{name: getattr(options, name) for name in asked})
         )
-        if options.format != "table" or options.json:
-            written = {"csv": compare_table.as_csv, "json": compare_table.as_json}
-            return show(written["json" if options.json else options.format](results))
+        if options.json:
+            return show_json(compare_table.as_json(results))
         show_markdown(OUT, compare_table.as_markdown(results))
         return 0
     from flows.command.compare import compared, in_words

@@ -106,7 +106,7 @@ def test_what_is_compared_with_nothing_is_said(tmp_path):
 
 def test_the_cells_are_a_file_that_compare_takes(tmp_path, capsys):
     found, folder, _ = swept(tmp_path)
-    asked = ["--value", "accuracy", "--reference", "scratch", "--format", "json"]
+    asked = ["--value", "accuracy", "--reference", "scratch", "--json"]
     assert command.ratchet(["compare", str(folder / CELLS), *asked]) == 0
     compared = {one["arm"]: one for one in json.loads(capsys.readouterr().out)["comparisons"]}
     for one in found["comparisons"]["accuracy"]:
