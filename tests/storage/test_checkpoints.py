@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 
 import pytest
 import torch
@@ -95,42 +94,11 @@ def test_state_that_is_no_json_leaves_nothing(checkpoints, folder):
     assert [path.name for path in folder.iterdir()] == ["5"]
 
 
-# --------------------------------------------------------------------------------------------- what is torn
-
-
-def truncate(checkpoint):
-    with (checkpoint / "model.safetensors").open("r+b") as file:
-        file.truncate(20)
-
-
-def empty(checkpoint):
-    (checkpoint / "model.safetensors").write_bytes(b"")
-
-
-def zero(checkpoint):
-    """What a file system that lost the blocks gives back: the right size, and zeros."""
-    size = (checkpoint / "optimizer.safetensors").stat().st_size
-    (checkpoint / "optimizer.safetensors").write_bytes(bytes(size))
+# ------------------------------------------------- what is torn: files one by one are in test_corruptions.py
 
 
 def flip_a_bit(checkpoint):
     runs.edit_unnoticed(checkpoint / "optimizer.safetensors")
-
-
-def flip_a_bit_of_the_state(checkpoint):
-    runs.edit_unnoticed(checkpoint / "state.json")
-
-
-def delete_tensors(checkpoint):
-    (checkpoint / "optimizer.safetensors").unlink()
-
-
-def delete_state(checkpoint):
-    (checkpoint / "state.json").unlink()
-
-
-def delete_manifest(checkpoint):
-    (checkpoint / "manifest.json").unlink()
 
 
 def delete_everything(checkpoint):
@@ -138,30 +106,8 @@ def delete_everything(checkpoint):
         file.unlink()
 
 
-def add_a_file(checkpoint):
-    (checkpoint / "extra.safetensors").write_bytes(b"")
-
-
-def take_a_file_of_the_other_step(checkpoint):
-    shutil.copy(checkpoint.parent / "10" / "model.safetensors", checkpoint)
-
-
-def take_the_manifest_of_the_other_step(checkpoint):
-    shutil.copy(checkpoint.parent / "10" / "manifest.json", checkpoint)
-
-
-def be_a_copy_of_the_other_step(checkpoint):
-    shutil.rmtree(checkpoint)
-    shutil.copytree(checkpoint.parent / "10", checkpoint)
-
-
 def empty_the_manifest(checkpoint):
     (checkpoint / "manifest.json").write_text("{}")
-
-
-def tear_the_manifest(checkpoint):
-    data = (checkpoint / "manifest.json").read_bytes()
-    (checkpoint / "manifest.json").write_bytes(data[: len(data) // 2])
 
 
 def list_no_state(checkpoint):
@@ -172,27 +118,7 @@ def list_no_state(checkpoint):
     (checkpoint / "manifest.json").write_bytes(durable.canonical_json(manifest))
 
 
-DAMAGES = [
-    truncate,
-    empty,
-    zero,
-    flip_a_bit,
-    flip_a_bit_of_the_state,
-    delete_tensors,
-    delete_state,
-    delete_manifest,
-    delete_everything,
-    add_a_file,
-    take_a_file_of_the_other_step,
-    take_the_manifest_of_the_other_step,
-    be_a_copy_of_the_other_step,
-    empty_the_manifest,
-    tear_the_manifest,
-    list_no_state,
-]
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [delete_everything, empty_the_manifest, list_no_state])
 def test_a_damaged_checkpoint_is_passed_over_by_name_for_the_older_one(checkpoints, folder, caplog, damage):
     save(checkpoints, 10, 20)
     damage(folder / "20")

@@ -66,39 +66,6 @@ def test_the_merged_file_is_the_same_bytes_however_often_the_work_was_cut(parts,
     assert (tmp_path / "once.parquet").read_bytes() == (tmp_path / "again.parquet").read_bytes()
 
 
-def tear(parquet, _note):
-    parquet.write_bytes(parquet.read_bytes()[:-10])
-
-
-def flip(parquet, _note):
-    runs.edit_unnoticed(parquet)
-
-
-def lose_the_parquet(parquet, _note):
-    parquet.unlink()
-
-
-def lose_the_note(_parquet, note):
-    note.unlink()
-
-
-def empty_the_note(_parquet, note):
-    note.write_bytes(b"")
-
-
-def null_the_note(_parquet, note):
-    note.write_bytes(b"null")
-
-
-@pytest.mark.parametrize("damage", [tear, flip, lose_the_parquet, lose_the_note, empty_the_note, null_the_note])
-def test_a_torn_part_does_not_count_and_is_written_again(parts, folder, damage):
-    parts.write("a", records())
-    damage(folder / "a.parquet", folder / "a.json")
-    assert not parts.has("a")
-    parts.write("a", records())
-    assert parts.has("a")
-
-
 @pytest.mark.parametrize("other", [{"fingerprint": "0" * 64}, {"inputs": {"base": "b" * 64}}])
 def test_a_part_of_another_configuration_or_other_inputs_does_not_count(parts, folder, lock, other):
     RecordParts(folder, IDENTITY | other, lock).write("a", records(shift=1.0))

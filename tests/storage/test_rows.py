@@ -77,28 +77,6 @@ def test_without_a_checkpoint_everything_goes(file):
     assert rows.position()["sha256"] == durable.sha256_file(file)
 
 
-def alter(file):
-    runs.edit_unnoticed(file)
-
-
-def shorten(file):
-    file.write_bytes(file.read_bytes()[:-1])
-
-
-def lose(file):
-    file.unlink()
-
-
-@pytest.mark.parametrize("damage", [alter, shorten, lose])
-def test_rows_altered_before_the_position_are_refused_and_left_alone(file, damage):
-    position = appended(file, 1, 2).position()
-    damage(file)
-    before = file.read_bytes() if file.exists() else None
-    with pytest.raises(ValueError, match=f"has other rows before byte {position['length']}"):
-        Rows(file).cut_back(position)
-    assert (file.read_bytes() if file.exists() else None) == before
-
-
 def test_an_older_position_still_serves_after_a_newer_one_was_refused(file):
     rows = appended(file, 1)
     old = rows.position()
