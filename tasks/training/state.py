@@ -170,7 +170,6 @@ class State:
             self.average.n_averaged.fill_(checkpoint.state["averaged_steps"])
         load_generators(checkpoint.tensors("rng"), checkpoint.state["rng"])
         position = dict(checkpoint.state["position"])
-        position.setdefault("best_value", position.pop("best_loss", None))  # its name in earlier checkpoints
         norms, guard = GradientNorms(**position.pop("gradient_norms")), position.pop("guard", None)
         self.position = Position(**position, gradient_norms=norms, guard=guard and Guarded(**guard))
 
