@@ -9,10 +9,21 @@ import pytest
 from storage import durable
 from tests.docs import origins
 from tests.share import SEED
+from tests.tasks.calorimeter import edits as calorimeter
+from tests.tasks.icecube import edits as icecube
+from tests.tasks.inversion import edits as inversion
+from tests.tasks.poison import edits as poison
+from tests.tasks.resealed import AUDIT, asked_again, nothing, refused, unchanged
 from tests.tasks.smoke import Smoke
 from tests.tasks.tampering import leaves, origin_of, origins_of, runs_of, sources, table
 
 STUDIES = {name: Smoke(name) for name in origins.STUDIES}
+EDITED = {"calorimeter": calorimeter, "icecube": icecube, "inversion": inversion, "poison": poison}
+REFUSED = [
+    (study, *case)
+    for study, tables in EDITED.items()
+    for case in (*tables.REFUSED, *(("report", edit, unchanged, said) for edit, said in AUDIT))
+]
 
 
 def folder_of(study: str) -> Path:
@@ -43,3 +54,16 @@ def test_some_edits_of_a_source_are_refused_or_named(study: str) -> None:
 @pytest.mark.parametrize("study", sorted({*STUDIES} - {"summarisation"}))
 def test_more_edits_of_a_source_are_refused_or_named(study: str) -> None:
     require_nothing_unnamed(study, count=40)
+
+
+@pytest.mark.parametrize(
+    ("study", "stage", "edit", "change", "said"), REFUSED, ids=[f"{row[0]}-{at}" for at, row in enumerate(REFUSED)]
+)
+def test_what_was_edited_by_hand_is_refused_by_name(study, stage, edit, change, said, tmp_path: Path) -> None:
+    assert said in refused(stage, STUDIES[study], tmp_path, edit, change)
+
+
+@pytest.mark.parametrize("stage", ["audit", "report"])
+@pytest.mark.parametrize("study", EDITED)
+def test_what_was_not_edited_passes(study: str, stage: str, tmp_path: Path) -> None:
+    asked_again(stage, STUDIES[study], tmp_path, nothing)

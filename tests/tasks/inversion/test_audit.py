@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from deployments.dag.walk import Walk
+from storage.errors import BadInput
 from tasks.findings.audit import AuditResult
 from tasks.inversion.audit import audit
 from tasks.inversion.stages import AUDITED
-from tests.tasks.inversion.tiny import finished, run
+from tests.tasks.inversion.tiny import SMOKE, finished, run
+from tests.tasks.resealed import asked_again, nothing
 from tests.tasks.tiny import stage_run
 
 CELL = "inversion-train (adversarial, seed 1)"
@@ -33,3 +35,14 @@ def test_errors_on_other_matrices_agree_too(tmp_path: Path, entropy: int) -> Non
 def test_the_report_says_what_was_computed_again() -> None:
     said = AuditResult.read(finished().input("inversion-audit")).in_words
     assert said in (finished().path("inversion-report") / "table.md").read_text()
+
+
+def a_torn_row(role: str, path: Path) -> None:
+    if role == "none-0":
+        file = path / "metrics.jsonl"
+        file.write_text(file.read_text() + "{")
+
+
+def test_a_row_of_metrics_that_is_none_is_named_with_its_file(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"metrics.jsonl, line \d+ is no row of a training: '{'"):
+        asked_again("report", SMOKE, tmp_path, nothing, a_torn_row)

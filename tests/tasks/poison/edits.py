@@ -1,12 +1,10 @@
-"""What was edited in a finished poison study, every marker sealed again: each is refused by name."""
+"""Edits of a finished poison study, every marker sealed again, and by what name each is refused."""
 
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.tasks.poison.tiny import SMOKE, finished
-from tests.tasks.resealed import AUDIT, Change, Edit, Stages, asked_again, edited, nothing, refused, unchanged
+from tests.tasks.poison.tiny import finished
+from tests.tasks.resealed import Change, Edit, Stages, edited, nothing, unchanged
 
 
 def labels_derived_anew(stages: Stages) -> None:
@@ -100,7 +98,6 @@ def model_of_the_victim(role: str, path: Path) -> None:
 
 POOL = "of the manifest is that of the pool, changed as it says: measured"
 REFUSED: list[tuple[str, Edit, Change, str]] = [
-    *(("report", edit, unchanged, said) for edit, said in AUDIT),
     ("report", labels_derived_anew, unchanged, POOL),
     ("report", a_row_of_no_pool, unchanged, POOL),
     ("report", a_row_less_is_poisoned, unchanged, "the share of poisoned rows that was asked for is reached"),
@@ -117,15 +114,3 @@ REFUSED: list[tuple[str, Edit, Change, str]] = [
     ("audit", edited("victim-0", {"snapshots": lambda of: dict.fromkeys(of, 0.5)}), unchanged, "the learning rate of"),
     ("audit", nothing, untrained_weights, "victim"),
 ]
-
-
-@pytest.mark.parametrize(
-    ("stage", "edit", "change", "said"), REFUSED, ids=[f"{stage}-{place}" for place, (stage, *_) in enumerate(REFUSED)]
-)
-def test_what_was_edited_is_refused_by_name(stage: str, edit: Edit, change: Change, said: str, tmp_path: Path) -> None:
-    assert said in refused(stage, SMOKE, tmp_path, edit, change)
-
-
-@pytest.mark.parametrize("stage", ["audit", "report"])
-def test_what_was_not_edited_passes(stage: str, tmp_path: Path) -> None:
-    asked_again(stage, SMOKE, tmp_path, nothing)

@@ -1,28 +1,22 @@
-"""What was edited in a finished direction study, every marker sealed again: each is refused by name."""
+"""Edits of a finished direction study, every marker sealed again, and by what name each is refused."""
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from safetensors.torch import load_file, save_file
 
 from storage import durable
-from tasks.findings.audit import AuditResult
-from tasks.stage.reopened import reopen
 from tasks.training.culprits import FOLDER
-from tests.tasks.icecube.tiny import SMOKE, finished
+from tests.tasks.icecube.tiny import finished
 from tests.tasks.resealed import (
-    AUDIT,
     Change,
     Edit,
     Stages,
-    asked_again,
     configured_otherwise,
     edited,
     nothing,
-    refused,
     unchanged,
 )
 
@@ -80,7 +74,6 @@ def weights_of_another(path: Path) -> None:
 WEIGHTS = "model/model.safetensors"
 TWICE = "the records hold each event_id and batch_id once"
 REFUSED: list[tuple[str, Edit, Change, str]] = [
-    *(("report", edit, unchanged, said) for edit, said in AUDIT),
     ("report", nothing, configured_otherwise, "is the one that the stage was given: measured fingerprint"),
     ("report", rows("events", lambda of: of.pop()), unchanged, "the records hold each split and batch_id once"),
     ("audit", rows("events", each(events=lambda count: count + 1)), unchanged, "the events of file 1"),
@@ -129,29 +122,3 @@ REFUSED: list[tuple[str, Edit, Change, str]] = [
     ),
     ("report", rows("trained", lambda of: of.pop(), "metrics"), unchanged, "the training"),
 ]
-
-
-@pytest.mark.parametrize(
-    ("stage", "edit", "change", "said"), REFUSED, ids=[f"{stage}-{place}" for place, (stage, *_) in enumerate(REFUSED)]
-)
-def test_what_was_edited_is_refused_by_name(stage: str, edit: Edit, change: Change, said: str, tmp_path: Path):
-    assert said in refused(stage, SMOKE, tmp_path, edit, change)
-
-
-@pytest.mark.parametrize("stage", ["audit", "report"])
-def test_what_was_not_edited_passes(stage: str, tmp_path: Path):
-    asked_again(stage, SMOKE, tmp_path, nothing)
-
-
-@pytest.mark.parametrize("entropy", [1, 2, 3])
-def test_angles_of_other_events_agree_too(entropy: int):
-    audit = reopen(finished().path("icecube-audit"))
-    with audit.elsewhere({"entropy": entropy}) as work:
-        found = audit.stage.function()(work, audit.config, **audit.inputs)
-    assert found.numbers["angles"] == 3 * audit.config.audit.examples and found.numbers["failures"] == 3
-    assert found.worst.largest_difference < found.worst.tolerance / 10
-
-
-def test_the_report_says_what_was_computed_again():
-    said = AuditResult.read(finished().input("icecube-audit")).in_words
-    assert said in (finished().path("icecube-report") / "table.md").read_text() and "3 failures" in said

@@ -2,19 +2,13 @@
 
 from pathlib import Path
 
-import pytest
-
-from storage.errors import BadInput
-from tests.tasks.inversion.tiny import SMOKE, finished
+from tests.tasks.inversion.tiny import finished
 from tests.tasks.resealed import (
-    AUDIT,
     Change,
     Edit,
     Stages,
-    asked_again,
     configured_otherwise,
     nothing,
-    refused,
     unchanged,
 )
 
@@ -69,35 +63,13 @@ def its_weights_too(role: str, path: Path) -> None:
         (path / "model" / "model.safetensors").write_bytes(source.read_bytes())
 
 
-def a_torn_row(role: str, path: Path) -> None:
-    if role == "none-0":
-        file = path / "metrics.jsonl"
-        file.write_text(file.read_text() + "{")
-
-
-def test_errors_below_zero_are_no_errors(tmp_path: Path) -> None:
-    assert "the error of adversarial-0 on matrix" in refused("audit", SMOKE, tmp_path, better_than_zero)
-
-
-def test_a_row_of_metrics_that_is_none_is_named_with_its_file(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"metrics.jsonl, line \d+ is no row of a training: '{'"):
-        asked_again("report", SMOKE, tmp_path, nothing, a_torn_row)
-
-
-@pytest.mark.parametrize(
-    ("edit", "change", "said"),
-    [
-        *((edit, unchanged, said) for edit, said in AUDIT),
-        (pilot_failed, unchanged, "error of the pilot, which must learn: measured 99, required at most"),
-        (other_descents, unchanged, "is the one that the stage was given: measured fingerprint"),
-        (nothing, configured_otherwise, "is the one that the stage was given: measured fingerprint"),
-        (no_rates, unchanged, "the last step of none, seed 0 has a learning rate in"),
-        (one_validation, unchanged, "the validations of none, seed 0 in"),
-        (seed_counted_twice, its_weights_too, "weights of the trainings: measured those of none, seed 0 and none"),
-        (one_training_twice, unchanged, "every cell has a number of its own: measured none, seed 0 and none, seed 1"),
-    ],
-)
-def test_the_report_refuses_what_contradicts_another_file(
-    tmp_path: Path, edit: Edit, change: Change, said: str
-) -> None:
-    assert said in refused("report", SMOKE, tmp_path, edit, change)
+REFUSED: list[tuple[str, Edit, Change, str]] = [
+    ("audit", better_than_zero, unchanged, "the error of adversarial-0 on matrix"),
+    ("report", pilot_failed, unchanged, "error of the pilot, which must learn: measured 99, required at most"),
+    ("report", other_descents, unchanged, "is the one that the stage was given: measured fingerprint"),
+    ("report", nothing, configured_otherwise, "is the one that the stage was given: measured fingerprint"),
+    ("report", no_rates, unchanged, "the last step of none, seed 0 has a learning rate in"),
+    ("report", one_validation, unchanged, "the validations of none, seed 0 in"),
+    ("report", seed_counted_twice, its_weights_too, "weights of the trainings: measured those of none, seed 0"),
+    ("report", one_training_twice, unchanged, "every cell has a number of its own: measured none, seed 0 and none"),
+]
