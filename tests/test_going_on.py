@@ -128,6 +128,7 @@ def is_script(pid: int) -> bool:
     return command.exists() and b"train.py" in command.read_bytes()
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("manner", ["study", "rude_study"])
 def test_each_way_is_killed_and_stopped_and_ends_with_the_bytes_of_an_undisturbed_study(tmp_path, forks, manner):
     (folder := tmp_path / "mine").mkdir()

@@ -61,6 +61,7 @@ def outputs(root: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.drawn
 def test_its_commands_run_and_a_killed_study_ends_with_the_same_bytes(
     tmp_path, prefect_server, forks, monkeypatch, capsys
 ):
