@@ -10,6 +10,7 @@ from storage.errors import BadInput
 from storage.inside import inside
 from storage.lineage import ABSENT, Difference, Lineage, Lineages, asked_otherwise, by_field, differing, leaves, pairs
 from storage.run_directory import RunDirectory, read
+from tasks.training.unlearned import best_row
 
 SHOWN = 20
 """Lines of each part, where not all are asked for."""
@@ -109,7 +110,8 @@ def _results(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
     name = "final_results.json" if all(file.exists() for file in both) else "result.json"
     if missing := [run.path for run in (one, other) if not (run.path / name).exists()]:
         return {"file": name, "missing": missing}
-    theirs, ours = (dict(_values(read(inside(run.path, name)))) for run in (one, other))
+    best = {} if name == "final_results.json" else {run: {"best": row} for run in (one, other) for row in best_row(run)}
+    theirs, ours = (dict(_values(read(inside(run.path, name)) | best.get(run, {}))) for run in (one, other))
     pairs = [(key, theirs.get(key, ABSENT), ours.get(key, ABSENT)) for key in dict.fromkeys([*theirs, *ours])]
     differ = [pair for pair in pairs if pair[1] != pair[2]]
     differing = [{"name": key, "a": a, "b": b} for key, a, b in differ if not (_is_place(a) or _is_place(b))]

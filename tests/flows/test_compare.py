@@ -1,5 +1,6 @@
 """`ratchet compare`: two runs of one stage, by configuration, by how they were made, and by what they found."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from flows import command
 from storage import durable
 from tests.flows.answers import Study, finished
 from tests.flows.test_again import begun, smoke
+from tests.tasks.inversion import tiny as inversion
 
 
 def last(root: Path, **fields: object) -> Handle:
@@ -124,3 +126,10 @@ def test_a_difference_names_the_key_that_a_person_sets(tmp_path, capsys):
     lines = compared(capsys, one, other)
     assert lines[2:4] == ["keys of the study, as --set takes them: 1 differ", "  hotflip.flips: 2 -> 3"]
     assert lines[4] == "configuration, of all that they read too: 2 differ", "beside the fields of both stages"
+
+
+def test_of_two_trainings_the_best_validations_are_compared_which_no_result_repeats(capsys):
+    handles = inversion.finished().handles
+    one, other = (handles[f"inversion-train (adversarial, seed {seed})"] for seed in (0, 1))
+    lines = compared(capsys, one, other)
+    assert any(re.match(r"  best.validation_mse: 0\.\d+ -> 0\.\d+ \([+-]", line) for line in lines), lines
