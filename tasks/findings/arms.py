@@ -70,18 +70,18 @@ def comparison_table(
     `unpaired`: they were judged by Welch's t. `words`: what a lower and a higher value of an arm are.
     """
     by = "p and interval are of Welch's t" if unpaired else "p is of Student's t of the pairs"
+    welch = "" if unpaired else "Welch's t, which does not pair, and "
     return Table(
         f"The arm minus its reference{'' if unpaired else ', seed by seed'}; "
         f"{'above' if higher_is_better else 'below'} 0 the arm is {words[0]}. "
         f"{by}, adjusted by Holm over the {together or len(comparisons)} comparisons that are "
-        "made here; beside it Welch's t, which does not pair, and the exchange of both arms within seeds with the "
-        "lowest p that so many seeds can give. That one is shown where the adjusted p is at most "
-        f"{1 - confidence_level:g} and there are {min_seeds} seeds or more. Seeds needed: with so many, a difference "
-        "like this would be found among these with a chance of 80%. Could show: the smallest true difference that "
-        "these seeds show with that chance.",
+        f"made here; beside it {welch}the exchange of both arms within seeds with the lowest p that so many seeds can "
+        f"give. That one is shown where the adjusted p is at most {1 - confidence_level:g} and there are {min_seeds} "
+        "seeds or more. Seeds needed: with so many, a difference like this would be found among these with a chance of "
+        "80%. Could show: the smallest true difference that these seeds show with that chance.",
         [
-            "arm", "reference", "shown", "seeds", "difference", "interval", "percent", "p", "p adjusted", "p Welch",
-            "p exchange (lowest)", "seeds needed", "could show",
+            "arm", "reference", "shown", "seeds", "difference", "interval", "percent", "p", "p adjusted",
+            *["p Welch"] * (not unpaired), "p exchange (lowest)", "seeds needed", "could show",
         ],
         [
             [
@@ -94,7 +94,7 @@ def comparison_table(
                 percent_of(row),
                 p_value(row.p),
                 p_value(row.p_adjusted),
-                p_value(row.p_welch),
+                *[p_value(row.p_welch)] * (not unpaired),
                 "-" if row.p_exchange is None else f"{p_value(row.p_exchange)} ({p_value(row.least_p_exchange)})",
                 "-" if row.seeds_needed is None else f"{row.seeds_needed:,}",
                 "-" if row.smallest_shown is None else f"{row.smallest_shown:.3g}",

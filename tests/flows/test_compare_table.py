@@ -158,7 +158,7 @@ def test_where_the_two_tests_disagree_it_is_asked_which_one_is_meant(table, caps
     assert compare(table, "--test", "unpaired") == 0
     said = capsys.readouterr().out
     assert "No difference between adversarial and random" in said and "**adversarial is worse than none**" in said
-    assert "p and interval are of Welch's t" in said
+    assert "p and interval are of Welch's t" in said and "p Welch" not in said, "the same p twice"
 
 
 def test_one_run_alone_is_not_compared(capsys):
