@@ -68,16 +68,17 @@ def compared(run: StageRun, place: int, parts: Sequence[str], start_seconds: flo
     again = _computed(run, asked, allowed)
     if isinstance(again, str):
         return again
-    if not (other := _differing(kept, again)):
+    if not (difference := _differing(kept, again)):
         return ""
+    part, told = difference
     twice = _computed(run, asked, allowed)
     if isinstance(twice, str) or _differing(again, twice):
-        return f"{_told(other, kept, again)}, and another value each time: a clock's, or of an unseeded generator"
-    if other[0] not in of_this:
-        return f"{_told(other, kept, again)}; another attempt computed it, perhaps elsewhere"
+        return f"{told}, and another value each time: a clock's, or of an unseeded generator"
+    if part not in of_this:
+        return f"{told}; another attempt computed it, perhaps elsewhere"
     raise CheckFailed(
         "an item of run.resume has the same rows whatever was computed before it",
-        _told(other, kept, again),
+        told,
         "equal",
         "What the work on an item reads, the items before it changed, such as a sum, enumerate(run.resume(...)) or a "
         "file: a kill changes it. Compute it of the item alone, or write the loop by run.saved and run.save. What is "
@@ -141,35 +142,20 @@ def _computed(run: StageRun, parts: Sequence[str], seconds: float) -> dict[str, 
 
 def _comparable(rows: Iterable[dict[str, Any]]) -> Rows:
     """Values as JSON keeps them, with every bit of a number."""
-    return [{name: value.hex() if isinstance(value, float) else value for name, value in row.items()} for row in rows]
+    return [{name: repr(value) if isinstance(value, float) else value for name, value in row.items()} for row in rows]
 
 
-def _differing(kept: dict[str, Rows], again: dict[str, Rows]) -> tuple[str, int, str] | None:
-    """The first part, row and column in which they differ."""
-    for part in kept:
-        if len(kept[part]) != len(again[part]):
-            return part, -1, ""
-        for number, (one, other) in enumerate(zip(kept[part], again[part], strict=True)):
-            for name in {**one, **other}:
-                if one.get(name) != other.get(name):
-                    return part, number, name
+def _differing(kept: dict[str, Rows], again: dict[str, Rows]) -> tuple[str, str] | None:
+    """The first part in which they differ, and how."""
+    for part, rows in kept.items():
+        item, others = f"item {int(part.split('-')[1])}", again[part]
+        if len(rows) != len(others):
+            return part, f"{item} has {len(rows)} rows after others, and {len(others)} alone"
+        for row, other in zip(rows, others, strict=True):
+            for name in {**row, **other}:
+                if row.get(name) != other.get(name):
+                    return part, f"{name} of {item} is {row.get(name)} after others, and {other.get(name)} alone"
     return None
-
-
-def _told(place: tuple[str, int, str], kept: dict[str, Rows], again: dict[str, Rows]) -> str:
-    part, number, name = place
-    _, item, _ = part.split("-")
-    if number < 0:
-        return f"item {int(item)} has {len(kept[part])} rows after others, and {len(again[part])} alone"
-    values = [_number(rows[part][number].get(name)) for rows in (kept, again)]
-    return f"{name} of item {int(item)} is {values[0]} after others, and {values[1]} alone"
-
-
-def _number(value: Any) -> Any:
-    try:
-        return float.fromhex(value) if isinstance(value, str) and "0x" in value else value
-    except ValueError:
-        return value
 
 
 class _Done(BaseException):
