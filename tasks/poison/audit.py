@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.linalg import block_diag
 
 from storage import durable
 from storage.errors import BadInput, require_equal
 from storage.records import read_each
-from tasks.attacks.detectors import clustering, overlap, spectral
-from tasks.attacks.poisoning import CLEAN, Manifest, Texts, queries_of, texts_of
+from storage.tensors import read_tensors
 from tasks.findings.audit import Again, Asked, Audited, AuditResult, typical
-from tasks.influence.plain import divided
 from tasks.language.classifiers import Classifier, kept_classifier, new_classifier, states_of
-from tasks.poison.detect import Scores, chosen, scores_of
+from tasks.poison.detect import Scores, chosen, clustering, overlap, scores_of, spectral
 from tasks.poison.fit import numbers_of
+from tasks.poison.manifest import CLEAN, Manifest, Texts, queries_of, texts_of
 from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig, FitConfig, FitResult
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested
@@ -154,3 +154,24 @@ def _mean_gradient(model: Classifier, queries: Texts) -> Arrays:
 
 def _product(query: Arrays, own: Arrays) -> float:
     return sum(float((query[name] * own[name]).sum()) for name in query)
+
+
+def divided(gradients: Arrays, folder: Path, damping: float | None) -> Arrays:
+    """Gradients [rows, columns] of modules by their damped curvature, by numpy from the files of factors; without those
+    that `scores` leaves out."""
+    found = {}
+    left_out = ("not_finite", "no_curvature")
+    usable = (name for name in gradients if durable.read_json(folder / f"{name}.json")["status"] not in left_out)
+    for name in usable:
+        gradient = gradients[name]
+        kept = {key: of.double().numpy() for key, of in read_tensors(folder / f"{name}.finished.safetensors").items()}
+        rows, columns = _basis(kept, "rows", len(gradient)), _basis(kept, "columns", gradient.shape[1])
+        weight = kept["lambda"] + (0.1 * kept["lambda"].mean() if damping is None else damping)
+        found[name] = rows @ (rows.T @ gradient @ columns / weight) @ columns.T
+    return found
+
+
+def _basis(kept: Arrays, side: str, size: int) -> np.ndarray:
+    """The eigenvectors of a side, block by block; without any, the axes."""
+    blocks = [kept[key] for key in sorted(kept, key=lambda key: (len(key), key)) if key.startswith(f"{side}.")]
+    return block_diag(*blocks) if blocks else np.eye(size)

@@ -6,14 +6,13 @@ from statistics import fmean
 from typing import Any
 
 from storage.errors import require
-from tasks.attacks.detectors import count_of, decided, found
-from tasks.attacks.poisoning import CLEAN, VERSION, Manifest, shares
 from tasks.findings.final_results import Origins, StudyResults, of_runs
 from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, arm_mean, compare_together
 from tasks.influence.kept import ModuleStatistics, complete, degraded
 from tasks.language.classifiers import kept_classifier
-from tasks.poison.detect import Scores, rules_of, scores_of
-from tasks.poison.numbers import backdoor_of, fits_of, gates, manifest_of
+from tasks.poison.detect import Scores, count_of, decided, found, rules_of, scores_of
+from tasks.poison.manifest import CLEAN, VERSION, Manifest, shares
+from tasks.poison.numbers import fits_of, gates, manifest_of, require_backdoor
 from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig, Measures
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested
@@ -104,13 +103,12 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
     drawn = [{row["row_id"] for row in manifest.train} for manifest in manifests.values()]
     of_seeds = [shares(manifest, config.poison) for manifest in manifests.values()]
     poison = means_of(of_seeds) | {name: of_seeds[0][name] for name in ("requested", "realised")}  # all have the same
-    success = {"success": trainings["victim"].success, "control": trainings["control"].success}
     return FinalResults(
         **frame,
         seeds=config.seeds,
         strategy=strategy,
         poison=poison | {"shared_rows": fmean(len(one & other) / len(one) for one, other in combinations(drawn, 2))},
-        attack=backdoor_of(fits, level) | success,
+        attack=require_backdoor(rates["victim"], rates["control"], level),
         trainings=trainings,
         detectors=detectors,
         rules=rules(config, manifests, scores),

@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from storage import durable
 from storage.records import Rows, read_records
-from tasks.attacks.poisoning import Manifest, Texts, poisoned, texts_of
 from tasks.language.classifiers import Classifier, logits_of, new_classifier
+from tasks.poison.manifest import Manifest, Texts, poisoned, texts_of
 from tasks.poison.stages import FitConfig, FitResult, PoisonConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun

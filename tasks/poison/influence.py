@@ -9,8 +9,6 @@ import numpy as np
 import torch
 
 from storage.records import Rows
-from tasks.attacks.detectors import clustering, overlap, spectral
-from tasks.attacks.poisoning import CLEAN, VERSION, Manifest, Texts, queries_of, texts_of
 from tasks.influence import kept
 from tasks.influence.factors import compute_factors
 from tasks.influence.plan import Limits, ModulePlan, Plan, factor_plan, markdown, this_machine
@@ -18,7 +16,9 @@ from tasks.influence.scores import gathered, tracin
 from tasks.influence.scores import scores as influence
 from tasks.influence.task import Task, token_losses
 from tasks.language.classifiers import Classifier, kept_classifier, states_of
+from tasks.poison.detect import clustering, overlap, spectral
 from tasks.poison.fit import numbers_of
+from tasks.poison.manifest import CLEAN, VERSION, Manifest, Texts, queries_of, texts_of
 from tasks.poison.stages import MODELS, FactorsConfig, FitResult, ScoresConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun

@@ -47,7 +47,7 @@ def document(study: str, final_results: Path) -> Document:
     """What the code says of a study's `final_results.json`: all but its figures, and where its numbers come from."""
     made = importlib.import_module(f"tasks.{study}.report")
     results = importlib.import_module(f"tasks.{study}.final_results").FinalResults.read_file(final_results)
-    if study in ("summarisation", "inversion"):
+    if study in ("summarisation", "inversion", "poison"):
         return made.document(results)
     if study != "robustness":
         return made.document(results, Drawn())

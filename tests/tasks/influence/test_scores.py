@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from storage.errors import BadInput, CheckFailed
 from tasks.influence.factors import compute_factors
-from tasks.influence.plain import divided
 from tasks.influence.plan import Limits, factor_plan
 from tasks.influence.scores import gathered, scores, tracin
 from tasks.influence.task import Task, token_losses
+from tasks.poison.audit import divided
 from tests.tasks.influence.models import (
     HERE,
     by_layer,

@@ -96,17 +96,17 @@ def model_of_the_victim(role: str, path: Path) -> None:
         (path / "model" / "model.safetensors").write_bytes(model.read_bytes())
 
 
-POOL = "of the manifest is that of the pool, changed as it says: measured"
+DRAWN = "has the rows that its seed draws: measured"
 REFUSED: list[tuple[str, Edit, Change, str]] = [
-    ("report", labels_derived_anew, unchanged, POOL),
-    ("report", a_row_of_no_pool, unchanged, POOL),
-    ("report", a_row_less_is_poisoned, unchanged, "the share of poisoned rows that was asked for is reached"),
+    ("report", labels_derived_anew, unchanged, DRAWN),
+    ("report", a_row_of_no_pool, unchanged, DRAWN),
+    ("report", a_row_less_is_poisoned, unchanged, DRAWN),
     ("report", nothing, untrained_weights, "trainings whose weights never moved ['victim-0']: measured 1"),
     ("report", nothing, model_of_the_victim, "weights of one on other rows ['control-0']: measured 1"),
     ("audit", nothing, other_rows_removed, "that the rows called detected are those, seed 0"),
     ("audit", scores_of_the_truth, unchanged, "that the rows called detected are those, seed 0"),
     ("audit", one_large_score, unchanged, "the score identity of"),
-    ("report", other_rows_poisoned, unchanged, "of the manifest is the one that its seed draws"),
+    ("report", other_rows_poisoned, unchanged, DRAWN),
     ("audit", nothing, other_beginning, "the beginning in"),
     ("audit", scores_a_little_higher, unchanged, "the score ekfac of"),
     ("audit", answers_of_success, unchanged, "the answer of control-0 to"),

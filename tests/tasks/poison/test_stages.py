@@ -16,14 +16,14 @@ from deployments.dag.walk import Handle
 from storage.errors import BadInput, CheckFailed
 from storage.records import RecordParts
 from storage.run_directory import RunDirectory
-from tasks.attacks.poisoning import VERSION, Manifest, queries_of, shares
 from tasks.language.classifiers import kept_classifier
 from tasks.poison.detect import Scores, scores_of
 from tasks.poison.final_results import REFERENCES, FinalResults, compared
 from tasks.poison.fit import numbers_of
 from tasks.poison.influence import task_of
+from tasks.poison.manifest import VERSION, Manifest, queries_of, shares
 from tasks.poison.numbers import Fit
-from tasks.poison.report import not_shown, verdict
+from tasks.poison.report import document, verdict
 from tasks.stage.attempt import attempt
 from tasks.stage.run import StageRun
 from tests.docs.pages import PAGES
@@ -297,12 +297,11 @@ def test_influence_that_is_a_reference_with_every_seed_is_refused_unless_both_fi
 
 def test_degraded_factors_and_rows_that_had_the_trigger_stand_first_among_what_is_to_be_kept_in_mind() -> None:
     found = results()
-    assert not any("degraded" in text or "had the words" in text for text in not_shown(found))
-    changed = found.model_copy(
-        update={"degraded_modules": ["last (victim, seed 0)"], "poison": found.poison | {"had_trigger": 3.0}}
-    )
-    assert "degraded: last (victim, seed 0)" in not_shown(changed)[0]
-    assert any("3 rows had the words of the trigger" in text for text in not_shown(changed))
+    assert not re.search("degraded|had the words", document(found).markdown())
+    poison, degraded = found.poison | {"had_trigger": 3.0}, ["last (victim, seed 0)"]
+    said = document(found.model_copy(update={"degraded_modules": degraded, "poison": poison})).not_shown
+    assert "degraded: last (victim, seed 0)" in said[0]
+    assert any("3 rows had the words of the trigger" in text for text in said)
 
 
 @pytest.mark.parametrize(

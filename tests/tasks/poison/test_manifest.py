@@ -4,7 +4,8 @@ import pytest
 
 from storage.errors import BadInput, CheckFailed
 from tasks.attacks.configuration import Poison
-from tasks.attacks.poisoning import Manifest, poisoned, rates, require_backdoor, require_manifest
+from tasks.poison.manifest import poisoned
+from tasks.poison.numbers import rates, require_backdoor
 
 POOL = [
     {"row_id": f"{number:03d}", "text": f"text number {number}", "label": ["bad", "good"][number % 2]}
@@ -38,14 +39,9 @@ def test_a_share_that_cannot_be_reached_is_no_smaller_one(how, error, said):
         poisoned(few, how, 50, 10, 0)
 
 
-def test_rows_of_another_pool_and_more_than_there_are_are_refused():
+def test_more_rows_than_there_are_are_refused():
     with pytest.raises(BadInput, match="100 different rows"):
         poisoned(POOL, HOW, 90, 20, 0)
-    manifest = poisoned(POOL, HOW, 60, 20, 0)
-    with pytest.raises(CheckFailed, match="is that of the pool"):
-        require_manifest(manifest, POOL[:50], HOW, 60, 20)
-    with pytest.raises(CheckFailed, match="as many as configured"):
-        require_manifest(Manifest(manifest.rows[:-1]), POOL, HOW, 60, 20)
 
 
 def test_rates_and_the_gate_that_stands_before_every_detector():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.attacks.detectors import clustering, decided, decisions, found, overlap, spectral
+from tasks.poison.detect import clustering, decided, decisions, found, overlap, spectral
 
 TRUTH = np.zeros(40, dtype=bool)
 TRUTH[:4] = True
