@@ -41,7 +41,7 @@ echo "|---|---|---|"
 ways=ours,ours-waits,ours-compiled,trainer,plain,plain-free,plain-compiled
 if [[ $device == cuda ]]; then
   part training 150 trainer --size 110M --batch 64 --steps 60 --rounds 1 --precision bf16 --ways $ways
-  part large 100 trainer --size 1.4B --length 2048 --batch 8 --steps 8 --rounds 1 --precision bf16 --ways ours,ours-parts,trainer
+  part large 100 trainer --size 1.4B --length 2048 --batch 8 --steps 8 --rounds 1 --precision bf16 --ways ours,trainer
   part attacks 60 attacks --precision bf16 --batch 160 --seeds 2 --steps 4
   part attacks-large 100 attacks --size 1.4B --precision bf16 --batch 160 --flips 3 --seeds 1 --steps 3
   part evaluation 30 evaluation --documents 400
@@ -52,7 +52,7 @@ if [[ $device == cuda ]]; then
   part influence 120 influence
 else
   part training 300 trainer --size 2M --batch 4 --steps 4 --rounds 1 --ways $ways
-  part large 200 trainer --size 2M --length 256 --batch 2 --steps 2 --rounds 1 --ways ours,ours-parts,trainer
+  part large 200 trainer --size 2M --length 256 --batch 2 --steps 2 --rounds 1 --ways ours,trainer
   part attacks 200 attacks --seeds 1 --steps 1 --candidates 8 --flips 2
   part attacks-large 300 attacks --size 29M --seeds 1 --steps 1 --candidates 8 --flips 2 --texts 2
   part evaluation 200 evaluation --documents 40 --repeats 1

@@ -5,8 +5,8 @@
 Each measurement is a process of its own, ours and theirs in turn. `trainer-padded` gives the Trainer documents one by
 one, padded to the longest of the batch, as it is often used: only real tokens count there. `ours-malloc` is ours
 without `numerics._keep_freed_memory`, `ours-compiled` with `execution.compile=default`, `ours-waits` by a host that is
-never ahead of its GPU, `ours-parts` with the loss in parts, as gradient_checkpointing=auto may choose. `plain` is a
-bare loop of the same steps; `plain-free` is not deterministic, and either may be `-compiled`, layer by layer.
+never ahead of its GPU. `plain` is a bare loop of the same steps; `plain-free` is not deterministic, and either may be
+`-compiled`, layer by layer.
 """
 
 import json
@@ -26,7 +26,6 @@ import torch
 from torch import nn
 
 from benchmarks import language
-from tasks.language.model import block_losses_in_parts
 from tasks.stage import numerics
 from tasks.training import loop
 from tasks.training import step as ahead
@@ -99,8 +98,6 @@ def ours(options: Any) -> tuple[float, float]:
     schedule = Schedule(budget, len(data))
     assert schedule.total_steps == steps, schedule.total_steps
     problem = language.problem(language.network(options.size, options.device, options.length), data, budget)
-    if options.way == "ours-parts":
-        problem.losses = block_losses_in_parts
     if options.way == "ours-waits":
         ahead.DEVICES = ()
     began: list[float] = []

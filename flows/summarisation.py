@@ -9,15 +9,14 @@ base is the pretrained model, baseline the same fine-tuned. The page below is th
 """
 
 from deployments.dag.sweep import over_chance
-from deployments.dag.walk import Dispatcher, Handle
-from deployments.study_flow import study_flow
+from deployments.dag.walk import Handle
+from deployments.functions import Stage, study
 from tasks.attacks import stages as attacks
 from tasks.attacks import swept
 from tasks.findings.sweep.configuration import SweepConfig, Swept
 from tasks.language.stages import PairBaseConfig, PairsConfig
-from tasks.monotonic.arm import ARMS, BASE
+from tasks.monotonic.arm import BASE
 from tasks.monotonic.stages import ConstrainConfig, OrderConfig, TrainConfig
-from tasks.stage.run import Stage
 from tasks.summarisation import stages
 from tasks.summarisation.study import Study
 
@@ -26,48 +25,46 @@ BASE_MODEL = Stage("summarisation-base", PairBaseConfig, "tasks.language.base:ba
 CONSTRAIN = Stage("summarisation-constrain", ConstrainConfig, "tasks.monotonic.arms:constrain", version=2)
 TRAIN = Stage("summarisation-train", TrainConfig, "tasks.monotonic.arms:train_arm", version=3)
 EVALUATE = Stage("summarisation-evaluate", stages.EvaluateConfig, "tasks.summarisation.evaluate:evaluate", version=3)
-ORDER = Stage("summarisation-order", OrderConfig, "tasks.monotonic.order:order", version=2)
+ORDER = Stage("summarisation-order", OrderConfig, "tasks.monotonic.order:order", version=3)
 UAT = Stage("summarisation-uat", attacks.UatConfig, "tasks.attacks.uat:uat", version=4)
 HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=4)
 TRANSFER = Stage("summarisation-transfer", attacks.TransferConfig, "tasks.attacks.transfer:transfer", version=2)
 REWRITE = Stage("summarisation-rewrite", stages.RewriteConfig, "tasks.summarisation.rewrite:rewrite", version=4)
 AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit", version=5)
-REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=5)
+REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=6)
 
-SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.summarisation.report:sweep_seeds", version=11, needs="cpu")
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.summarisation.report:sweep_seeds", version=12, needs="cpu")
 
 
-def page(study: Study, stage: Dispatcher) -> Handle:
-    """The study, top to bottom; returns the handle of its last stage."""
-    text = stage(PAIRS, stages.for_pairs(study))
-    base = stage(BASE_MODEL, attacks.for_base(study, PairBaseConfig), text=text)
+@study
+def summarisation(study: Study) -> Handle:
+    """The study, top to bottom; returns the stage call whose answer is shown."""
+    text = PAIRS(tokenizer=study.tokenizer, attacked_tokens=study.attacked_tokens)
+    base = BASE_MODEL(text=text, **study.base_fields)
 
-    starts = {
-        name: stage(CONSTRAIN, config, text=text, base=base) for name, config in attacks.for_starts(study).items()
-    }
+    starts = {name: CONSTRAIN(text=text, base=base, **fields) for name, fields in study.start_fields.items()}
     models = {BASE: base}
     for arm in study.arms:
-        start = starts[study.start_of(arm)] if ARMS[arm].signs else base
-        (config,) = attacks.for_trainings(study, arm)
-        models[arm] = stage(TRAIN, config.model_copy(update={"cell": arm}), text=text, start=start)
+        (fields,) = study.training_fields(arm)
+        models[arm] = TRAIN(text=text, start=starts.get(study.start_of(arm), base), **fields | {"cell": arm})
 
-    evaluation = stage(EVALUATE, stages.EvaluateConfig.of(study), text=text, **models)
-    order = stage(ORDER, attacks.for_order(study), text=text, **models)
+    evaluation = EVALUATE(models, text=text)
+    order = ORDER(models, text=text, models=study.compared, variant=study.constraint.variant)
 
-    attacked = study.attacked()
-    searched = {
-        f"{attack}-{name}": stage(search, of(study, name), text=text, model=models[trained])
-        for attack, search, of in (("uat", UAT, attacks.for_uat), ("hotflip", HOTFLIP, attacks.for_hotflip))
-        for name, (trained, _) in attacked.items()
-    }
+    attacked, searched = study.attacked(), {}
+    for name, (trained, folder) in attacked.items():
+        seen = {"text": text, "model": models[trained]}
+        searched[f"uat-{name}"] = UAT(seen, attack=study.uat, model=name, folder=folder, cell=name)
+        searched[f"hotflip-{name}"] = HOTFLIP(seen, attack=study.hotflip, model=name, folder=folder, cell=name)
     victims = {f"model-{name}": models[trained] for name, (trained, _) in attacked.items()}
-    transfer = stage(TRANSFER, attacks.for_transfer(study), text=text, **victims, **searched)
+    folders = {name: folder for name, (_, folder) in attacked.items()}
+    transfer = TRANSFER(victims | searched, text=text, models=folders)
 
-    rewritten = stage(REWRITE, stages.for_rewrite(study), text=text, **models, **searched)
+    places = {name: "/".join(place) for name, place in attacked.items()}
+    rewritten = REWRITE(models | searched, text=text, models=places)
     seen = {"text": text, "evaluation": evaluation, "rewritten": rewritten, "order": order, "transfer": transfer}
     seen |= {**models, **searched, **{f"start-{name}": start for name, start in starts.items()}}
-    audit = stage(AUDIT, stages.AuditConfig.of(study), **seen)
-    return stage(REPORT, stages.ReportConfig.of(study), **seen, audit=audit)
+    return REPORT(seen, audit=AUDIT(seen))
 
 
 METRICS_OF_A_SWEEP = [
@@ -76,8 +73,6 @@ METRICS_OF_A_SWEEP = [
 ]
 
 sweep_stage = over_chance(SWEEP_SEEDS)
-
-summarisation = study_flow(page)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,9 @@ from tasks.findings.statistics.power import POWER
 from tasks.findings.statistics.resampling import Estimate
 from tasks.monotonic.arm import BASELINE, CONTROL, MONOTONIC
 
-ARM = "the model whose feed-forward weights are kept non-negative (monotonic)"
 CLAIM = "That the constraint makes the model harder to attack"
 REFERENCES = {
-    "increase": "that of the baseline",
+    "increase": "the baseline's",
     "increase_at_equal_loss": "that of the model without constraint at the same clean loss",
 }
 ONE_SEED = "one seed"
@@ -62,40 +61,40 @@ def told(given: Answered) -> Told:
     found, asked = given.primary, given.primary.primary
     answer, difference = found.answer, found.difference
     if answer is None or difference is None:
-        why = f"{found.unanswered}."
-        unanswered = f"{CLAIM}, or that it does not: the question is not answered."
+        why, unanswered = f"{found.unanswered}.", f"{CLAIM}, or that it does not: the question is not answered."
         return Told(f"Not answered: {why}", f"The question is not answered: {why}", unanswered)
-    reference, margin = REFERENCES[asked.measure], f"the margin of {answer.margin:g} nats per token"
-    sure = ", ".join([*_how_sure(found, answer, difference), given.trainings])
-    whole = f"(difference {NATS(difference.value)}, {sure})"
+    margin, less = f"the margin of {answer.margin:g}", "less" if difference.value < 0 else "more"
     no = "Not shown, on one seed" if given.trainings == ONE_SEED else "No"
-    if answer.answer == "undecided":
-        why = _undecided(answer, found.sources)
-        return Told(
-            f"Not shown either way: {why}.",
-            f"Whether under {asked.attack} the loss of {ARM} rises more or less than {reference}, or as much within "
-            f"{margin}, is undecided {whole}.",
-            f"{CLAIM}, or that it does not{_because([why, given.one_training])}.",
-        )
-    if answer.answer == "equivalent":
-        though = f"; {why}" if (why := _disagreement(answer)) else ""
-        untried = "other models, other text and stronger attacks were not tried"
-        return Told(
-            f"{no}: as hard to attack as the baseline, within {margin}.",
-            f"Under {asked.attack} the loss of {ARM} rose as much as {reference}, within {margin}: "
-            f"{_two_one_sided_tests(answer)} {whole}{though}.",
-            f"{CLAIM}, nor that it never does{_because([given.one_training, untried])}.",
-        )
-    lacking, less = _lacking(given, answer, difference), "less" if difference.value < 0 else "more"
-    lead = (
-        f"Under {asked.attack} the loss of {ARM} rose by {abs(difference.value):.4f} nats per token {less} than "
-        f"{reference} ({sure}), which {_beside_margin(answer)}."
-    )
-    verdict = next(iter(lacking), "Yes: harder to attack than the baseline and than every placebo")
-    if difference.value > 0:
-        small = ", by less than the margin" if answer.answer == "differs within the margin" else ""
-        verdict = f"{no}: easier to attack than the baseline{small}"
-    return Told(f"{verdict}.", lead, _not_shown(given, list(lacking.values()), less))
+    lacking, undecided = _lacking(given, answer, difference), _undecided(answer, found.sources)
+    untried = "other models, other text and stronger attacks were not tried"
+    same = f"as much within {margin} ({_two_one_sided_tests(answer)})"
+    small = ", by less than the margin" * (answer.answer == "differs within the margin")
+    claimed = next(iter(lacking), "Yes: harder to attack than the baseline and than every placebo")
+    cases = [
+        (
+            answer.answer == "undecided",
+            f"Not shown either way: {undecided}",
+            "undecided",
+            f"{CLAIM}, or that it does not{_because([undecided, given.one_training])}.",
+        ),
+        (
+            answer.answer == "equivalent",
+            f"{no}: as hard to attack as the baseline, within {margin} nats per token",
+            same,
+            f"{CLAIM}, nor that it never does{_because([_disagreement(answer), given.one_training, untried])}.",
+        ),
+        (
+            less == "more",
+            f"{no}: easier to attack than the baseline{small}",
+            _beside_margin(answer),
+            _not_shown(given, list(lacking.values()), less),
+        ),
+        (True, claimed, _beside_margin(answer), _not_shown(given, list(lacking.values()), less)),
+    ]
+    _, verdict, finding, not_shown = next(case for case in cases if case[0])
+    interval = f"{percent(answer.confidence_level)} interval {span(difference.interval, NATS)}"
+    rises = f"monotonic's loss rises {abs(difference.value):.4f} nats per token {less} than {REFERENCES[asked.measure]}"
+    return Told(f"{verdict}.", f"Under {asked.attack}, {rises} ({interval}): {finding}.", not_shown)
 
 
 def _lacking(given: Answered, answer: Answer, difference: Estimate) -> dict[str, str]:
@@ -189,11 +188,8 @@ def in_other_ways(found: PrimaryAnswer, attacks: Mapping[str, Findings]) -> dict
     return ways
 
 
-COMPARISON = ["difference", "value", "interval", "p", "could show"]
-
-
-def comparison_rows(given: Answered) -> list[list[str]]:
-    """The one comparison that was named beforehand, and all on which it hangs, with the columns `COMPARISON`."""
+def compared_rows(given: Answered) -> list[list[str]]:
+    """The one comparison that was named beforehand, and all on which it hangs: name, value, interval, p, could show."""
     rows, same = [], f"{MONOTONIC} - {BASELINE}{AT[given.primary.primary.measure]}"
     for kind, name, row in comparisons(given):
         whole = {WAYS: f"{same}, {name}", QUESTION: same, CONTROLS: f"{name}, the positive control"}.get(kind, name)
@@ -234,9 +230,8 @@ def _how_sure(found: PrimaryAnswer, answer: Answer, difference: Estimate) -> lis
 
 def _two_one_sided_tests(answer: Answer) -> str:
     """Says what decides an equivalence: an interval narrower than the one of a difference."""
-    level, alpha = percent(1 - 2 * answer.alpha), percent(answer.alpha)
-    interval = " to ".join(map(NATS, answer.equivalence_interval or ()))
-    return f"by two one-sided tests at {alpha}, the {level} interval {interval} lies within it"
+    level, interval = percent(1 - 2 * answer.alpha), " to ".join(map(NATS, answer.equivalence_interval or ()))
+    return f"two one-sided tests at {percent(answer.alpha)}, {level} interval {interval}"
 
 
 def _undecided(answer: Answer, sources: int) -> str:
@@ -261,9 +256,9 @@ def _disagreement(answer: Answer) -> str:
 
 def _beside_margin(answer: Answer) -> str:
     if answer.answer == "differs within the margin":
-        return f"is less than the margin of {answer.margin:g} ({_two_one_sided_tests(answer)})"
+        return f"less than the margin of {answer.margin:g} ({_two_one_sided_tests(answer)})"
     beyond = answer.interval is not None and min(map(abs, answer.interval)) > answer.margin
-    return f"{'is' if beyond else 'may be less or'} more than the margin of {answer.margin:g}"
+    return f"{'' if beyond else 'perhaps less, or '}more than the margin of {answer.margin:g}"
 
 
 def shows_the_control(found: PrimaryAnswer) -> bool:

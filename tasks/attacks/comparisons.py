@@ -9,7 +9,7 @@ from tasks.attacks.configuration import FlipAttack, Primary
 from tasks.attacks.effects import attack_effect, paired_effects
 from tasks.attacks.matched import matched_difference
 from tasks.attacks.reading import Searched
-from tasks.attacks.results import Findings, FlipsMade, PrimaryAnswer, Tested
+from tasks.attacks.results import Findings, PrimaryAnswer, Tested
 from tasks.attacks.stages import JUDGED
 from tasks.attacks.strongest import Tried
 from tasks.findings.configuration import Evaluation
@@ -56,13 +56,8 @@ def attack_findings(found: Mapping[str, Searched], tried: Tried, pairs: Pairs, h
     def of_each(value: Callable[[Any], Any]) -> dict[str, Any]:
         return {model: value(result) for model, result in found.items()}
 
-    own: dict[str, Any]
-    if first.triggers:
-        by_search = (("triggers", "gradient"), ("blind_triggers", "blind"))
-        own = {kind: {model: of.triggers[search] for model, of in found.items()} for kind, search in by_search}
-    else:
-        again = {model: sum(row["round_trips"] for row in rows) for model, rows in tried.own.items()}
-        own = {"flips": {model: _flips_made(tried.own[model]) for model in found}, "round_trips_documents": again}
+    by_search = (("triggers", "gradient"), ("blind_triggers", "blind")) if first.triggers else ()
+    own = {kind: {model: of.triggers[search] for model, of in found.items()} for kind, search in by_search}
     return Findings(
         split=JUDGED,
         documents=len(next(iter(tried.own.values()))),
@@ -83,11 +78,6 @@ def _attacked_by(rows: Rows) -> dict[str, int]:
     """Model that what counts was found for, and its search where that was not by gradients -> documents."""
     by = [row["attacked_by"] for row in rows]
     return dict(Counter(model if search == "gradient" else f"{model} ({search})" for search, model in by).most_common())
-
-
-def _flips_made(rows: Rows) -> FlipsMade:
-    made = [row["flips"] for row in rows]
-    return FlipsMade(mean=sum(made) / len(made), unchanged_documents=made.count(0))
 
 
 def primary(

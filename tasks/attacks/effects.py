@@ -31,9 +31,8 @@ class Effect(Result):
     """Effect of an attack on one model, beside its controls; losses in nats per token, weighted by tokens.
 
     `control` is the mean of the random draws, `search` the gradient search on this model, `blind` a blind search of
-    equal cost; `budget_increases`, in nats per token, are those of `search` at shares of its cost. `attacked_loss` and
-    `control_loss` are the clean loss of the whole texts plus the increase of the tokens that were scored. Success rates
-    are of documents, where an attack succeeds or fails on each.
+    equal cost; `budget_increases`, in nats per token, are those of `search` at shares of its cost. Success rates are of
+    documents, where an attack succeeds or fails on each.
     """
 
     model: str
@@ -41,12 +40,9 @@ class Effect(Result):
     sources: int
     tokens_scored: int
     clean_loss_nats_per_token: float
-    attacked_loss_nats_per_token: float
     increase_nats_per_token: Estimate
     relative_increase: Estimate
-    control_loss_nats_per_token: float
     control_increase_nats_per_token: Estimate
-    control_relative_increase: Estimate
     attack_minus_control_nats_per_token: Estimate
     search_increase_nats_per_token: Estimate
     blind_increase_nats_per_token: Estimate
@@ -55,7 +51,6 @@ class Effect(Result):
     confidence_level: float
     success_rate: Estimate | None = None
     control_success_rate: Estimate | None = None
-    success_rate_minus_control: Estimate | None = None
 
 
 class EffectDifference(Result):
@@ -93,10 +88,6 @@ MEASURES: dict[str, tuple[Statistic, tuple[str, ...]]] = {
 """Field of Effect and EffectDifference -> statistic of the totals of these columns of `effect_sums`."""
 CONTROLS: dict[str, tuple[Statistic, tuple[str, ...]]] = {
     "control_increase_nats_per_token": (increase, ("tokens_scored", "control", "clean")),
-    "control_relative_increase": (
-        relative_increase,
-        ("tokens_scored", "control", "clean", "text_tokens", "text_clean"),
-    ),
     "search_increase_nats_per_token": (increase, ("tokens_scored", "search", "clean")),
     "blind_increase_nats_per_token": (increase, ("tokens_scored", "blind", "clean")),
     "search_minus_blind_nats_per_token": (increase, ("tokens_scored", "search", "blind")),
@@ -126,23 +117,19 @@ def attack_effect(
 
     found = {name: estimated(*measure) for name, measure in (MEASURES | CONTROLS).items()}
     budgets = [column for column in sums if column.startswith("budget ")]
-    clean = total["text_clean"] / total["text_tokens"]
     rates = {}
     if success_threshold is not None:
         hits, random, documents = sums["success"], sums["control_success"], sums["documents"]
         rates = {
             "success_rate": rate(hits, documents, confidence_level),
             "control_success_rate": rate(random, documents, confidence_level),
-            "success_rate_minus_control": rate_difference(hits, random, documents, confidence_level),
         }
     return Effect(
         model=model,
         documents=len(chosen),
         sources=len(sums["tokens_scored"]),
         tokens_scored=int(total["tokens_scored"]),
-        clean_loss_nats_per_token=clean,
-        attacked_loss_nats_per_token=clean + found["increase_nats_per_token"].value,
-        control_loss_nats_per_token=clean + found["control_increase_nats_per_token"].value,
+        clean_loss_nats_per_token=total["text_clean"] / total["text_tokens"],
         budget_increases=[estimated(increase, ("tokens_scored", budget, "clean")) for budget in budgets],
         confidence_level=confidence_level,
         **found,

@@ -13,13 +13,13 @@ import numpy as np
 from storage.records import Rows, read_records
 from tasks.attacks.checks import LOSS_OF, require_attacks, require_transfer
 from tasks.attacks.configuration import BACKWARD_FORWARDS, FlipAttack, TriggerAttack
-from tasks.attacks.results import Cost, SearchPoint, Transfers, Trigger, TriggerSearched, UatResult
+from tasks.attacks.results import Cost, SearchPoint, Transfers, Trigger, UatResult
 from tasks.attacks.stages import JUDGED, SEARCHED
 from tasks.attacks.strongest import Tried, increases_of
 from tasks.findings.gates import Gate, same
 from tasks.language import foreign
 from tasks.language.checks import documents
-from tasks.language.tokenizer import round_trips, text_of
+from tasks.language.tokenizer import text_of
 from tasks.stage.run import StageInput
 
 if TYPE_CHECKING:
@@ -45,7 +45,10 @@ class Searched:
             SearchPoint(forward_sequences=attack.forwards_after(step, documents), loss_nats_per_token=loss)
             for step, loss in enumerate(result.gradient.curve, 1)
         ]
-        triggers = {search: _trigger(getattr(result, search), tokenizer) for search in LOSS_OF}
+        ids = {search: getattr(result, search).best.trigger_ids for search in LOSS_OF}
+        triggers = {
+            search: Trigger(trigger_ids=own, trigger_text=text_of(tokenizer, own)) for search, own in ids.items()
+        }
         return cls(attack, result.cost, curve, result.rank_correlation, triggers)
 
     @classmethod
@@ -76,14 +79,10 @@ class ReadAttacks:
 
     @classmethod
     def of(
-        cls,
-        stages: Mapping[str, StageInput],
-        text: StageInput,
-        models: Sequence[str],
-        uat: TriggerAttack,
-        hotflip: FlipAttack,
+        cls, stages: Mapping[str, StageInput], models: Sequence[str], uat: TriggerAttack, hotflip: FlipAttack
     ) -> Self:
-        """`stages` hold `transfer`, and `uat-...` and `hotflip-...` of every model."""
+        """`stages` hold `text`, `transfer`, and `uat-...` and `hotflip-...` of every model."""
+        text = stages["text"]
         judged, searched = (documents(text, split) for split in (JUDGED, SEARCHED))
         found = {model: UatResult.read(stages[f"uat-{model}"]) for model in models}
         own = {
@@ -130,17 +129,6 @@ def _spent(attack: str, searched: Mapping[str, Searched], documents: int) -> Gat
     spent = {by: ", ".join(f"{count:,}" for count in cost.as_json().values()) for by, cost in costs.items()}
     what = f"{attack} on each model: forwards, backwards, and forwards of blind search, as configured"
     return same(what, spent)
-
-
-def _trigger(searched: TriggerSearched, tokenizer: PreTrainedTokenizerBase) -> Trigger:
-    ids = searched.best.trigger_ids
-    return Trigger(
-        trigger_ids=ids,
-        trigger_text=text_of(tokenizer, ids),
-        trigger_round_trips=round_trips(tokenizer, ids),
-        search_loss_clean_nats_per_token=searched.search_loss_clean_nats_per_token,
-        restarts=searched.restarts,
-    )
 
 
 def records_of(given: StageInput) -> Rows:

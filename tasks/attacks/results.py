@@ -8,6 +8,7 @@ from pydantic import Field
 from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
 from tasks.attacks.effects import Effect, EffectDifference
 from tasks.attacks.matched import MatchedDifference
+from tasks.findings.numbers import holds_zero
 from tasks.findings.statistics.equivalence import Answer
 from tasks.findings.statistics.resampling import Estimate
 from tasks.findings.statistics.seeds import OverSeeds
@@ -111,20 +112,10 @@ class Transfers(Result):
 
 
 class Trigger(Result):
-    """The trigger of one search as the report shows it, and what all restarts found."""
+    """The trigger of one search."""
 
     trigger_ids: list[int]
     trigger_text: str
-    trigger_round_trips: bool
-    search_loss_clean_nats_per_token: float
-    restarts: list[Restart]
-
-
-class FlipsMade(Result):
-    """Tokens replaced in a text of one model on average, and texts in which none was."""
-
-    mean: float
-    unchanged_documents: int
 
 
 class Findings(Result):
@@ -132,8 +123,7 @@ class Findings(Result):
 
     Effects are those of the strongest attack on the model; `attacked_by`: for whom it was found -> documents;
     differences are means over the searches, by the strongest attack of each; `at_equal_loss_alone`: by the gradient
-    search on each model alone. Triggers are those of uat; flips, and texts that come back as the same tokens, of
-    hotflip.
+    search on each model alone. Triggers are those of uat.
     """
 
     split: str
@@ -149,8 +139,6 @@ class Findings(Result):
     curves: dict[str, list[SearchPoint]]
     triggers: dict[str, Trigger] = Field(default_factory=dict)
     blind_triggers: dict[str, Trigger] = Field(default_factory=dict)
-    flips: dict[str, FlipsMade] = Field(default_factory=dict)
-    round_trips_documents: dict[str, int] = Field(default_factory=dict)
 
     @property
     def one_for_all(self) -> bool:
@@ -163,6 +151,24 @@ class Findings(Result):
 
     def difference(self, model: str, reference: str) -> EffectDifference:
         return next(row for row in self.differences if (row.model, row.reference) == (model, reference))
+
+    def missed(self, margin: float) -> dict[str, float]:
+        """Model -> by how much other searches found more than the one on it, where that is so much, in nats a token."""
+        gaps = {
+            model: effect.increase_nats_per_token.value - effect.search_increase_nats_per_token.value
+            for model, effect in self.effects.items()
+        }
+        return {model: gap for model, gap in gaps.items() if gap >= margin}
+
+    @property
+    def negative_ranks(self) -> dict[str, float]:
+        return {model: rank for model, rank in self.rank_correlation.items() if rank is not None and rank < 0}
+
+    @property
+    def like_random(self) -> list[str]:
+        """Models on which the attack is not told apart from random tokens."""
+        differences = {model: of.attack_minus_control_nats_per_token for model, of in self.effects.items()}
+        return [model for model, difference in differences.items() if holds_zero(difference.interval)]
 
     @property
     def beaten_by_blind_search(self) -> list[str]:

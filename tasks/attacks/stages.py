@@ -5,13 +5,12 @@ from typing import Any, ClassVar, Self
 from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
 from tasks.attacks.study import AttackStudy
 from tasks.findings.configuration import Audit, Evaluation
-from tasks.language.stages import TRAINING, BaseConfig, OfLanguageStudy
+from tasks.language.stages import TRAINING, OfLanguageStudy
 from tasks.language.study import LanguageExecution
-from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC
+from tasks.monotonic.arm import BASE, MONOTONIC
 from tasks.monotonic.configuration import Constraint, Variant
 from tasks.monotonic.stages import ASKED as OF_MODELS
-from tasks.monotonic.stages import ConstrainConfig, OrderConfig, TrainConfig
-from tasks.stage.configuration import execution, scientific
+from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StudyBase
 
@@ -84,7 +83,7 @@ class AttackAuditConfig(OfAttackStudy):
     @classmethod
     def of(cls, study: StudyBase, /, **more: Any) -> Self:
         assert isinstance(study, AttackStudy)
-        starts = {arm: f"start-{study.start_of(arm)}" for arm in study.arms if ARMS[arm].signs}
+        starts = {arm: f"start-{start}" for arm in study.arms if (start := study.start_of(arm))}
         models = {name: "/".join(kept) for name, kept in study.attacked().items()}
         models |= {"untrained": f"{BASE}/initial"} if study.from_scratch else {}
         models |= {"constrained-untrained": f"{starts[MONOTONIC]}/model"}
@@ -102,84 +101,10 @@ class AttackReportConfig(OfAttackStudy):
     constraint: Constraint
     uat: TriggerAttack
     hotflip: FlipAttack
-    configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
     evaluation: Evaluation
     primary: Primary
 
     @classmethod
     def of(cls, study: StudyBase, /, **more: Any) -> Self:
         assert isinstance(study, AttackStudy)
-        own = {"arms": [*study.arms], "attacked": [*study.attacked()], "configuration": study.scientific()}
-        return super().of(study, **own, **more)
-
-
-def for_base(study: AttackStudy, kind: type[BaseConfig] = BaseConfig) -> BaseConfig:
-    snapshots, trials = len(study.snapshots), len(study.learning_rates) or 1
-    chosen = 1 if trials > 1 else 0  # choose keeps a copy
-    of_arms = (len(study.arms) + (0 if study.from_scratch else snapshots)) * (trials + chosen)
-    before = (
-        1 + (1 + snapshots if study.from_scratch else 0) + len(for_starts(study))
-    )  # base, untrained, snapshots, starts
-    return kind.of(
-        study,
-        checks=study.base_checks,
-        snapshots=study.snapshots if study.from_scratch else [],
-        models_of_study=before + of_arms,
-        trainings_of_study=bool(study.from_scratch) + len(study.arms) * trials,
-    )
-
-
-def for_starts(study: AttackStudy) -> dict[str, ConstrainConfig]:
-    """Name of each start of constrained weights -> its configuration; arms that start alike share one."""
-    seeds = [study.seed, *([study.from_scratch.init_seed] if study.from_scratch else [])]
-    return {
-        (name := study.start_of(arm)): ConstrainConfig.of(
-            study,
-            variant=study.constraint.variant,
-            signs=ARMS[arm].signs,
-            start=ARMS[arm].started(study.constraint),
-            seeds=seeds if ARMS[arm].signs == "random" else [],
-            cell=name,
-        )
-        for arm in study.arms
-        if ARMS[arm].signs
-    }
-
-
-def for_trainings(study: AttackStudy, arm: str) -> list[TrainConfig]:
-    """One training of the arm, or one for each learning rate that is tried."""
-    rates = study.learning_rates or [study.budget.learning_rate]
-    name = "" if arm in (BASELINE, MONOTONIC) else arm
-    return [
-        TrainConfig.of(
-            study,
-            budget=study.budget.model_copy(update={"learning_rate": rate}),
-            variant=study.constraint.variant,
-            by=ARMS[arm].kept(study.constraint),
-            replaced=ARMS[arm].replaced,
-            required_movement=REQUIRED_MOVEMENT if arm == MONOTONIC else 0.0,
-            snapshots=study.snapshots if arm == study.kept_on_its_way else [],
-            cell=", ".join(filter(None, [name, f"rate {rate:g}" if len(rates) > 1 else ""])),
-        )
-        for rate in rates
-    ]
-
-
-def for_uat(study: AttackStudy, model: str) -> UatConfig:
-    return UatConfig.of(study, attack=study.uat, model=model, folder=study.attacked()[model][1], cell=model)
-
-
-def for_hotflip(study: AttackStudy, model: str) -> HotFlipConfig:
-    return HotFlipConfig.of(study, attack=study.hotflip, model=model, folder=study.attacked()[model][1], cell=model)
-
-
-def for_transfer(study: AttackStudy) -> TransferConfig:
-    return TransferConfig.of(study, models={name: folder for name, (_, folder) in study.attacked().items()})
-
-
-def for_order(study: AttackStudy) -> OrderConfig:
-    return OrderConfig.of(study, models=study.compared, variant=study.constraint.variant)
-
-
-REQUIRED_MOVEMENT = 0.1
-"""Least movement of the monotonic arm's constrained weights, as a share of how far its free matrices move."""
+        return super().of(study, attacked=[*study.attacked()], **more)

@@ -2,18 +2,29 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from storage import durable
 from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
-from tasks.language.configuration import EncoderDecoder, FromScratch, Model, PairModel, PretrainedDirectory
+from tasks.language.configuration import (
+    EncoderDecoder,
+    FromScratch,
+    Model,
+    PairModel,
+    PretrainedDirectory,
+    PretrainedHub,
+    TrainedTokenizer,
+)
 from tasks.language.study import LanguageStudy, snapshot_folder
 from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC, ArmName
 from tasks.monotonic.configuration import VARIANTS, Constraint
 from tasks.stage.configuration import scientific
 from tasks.stage.validation import require_at_most, require_once
+
+REQUIRED_MOVEMENT = 0.1
+"""Least movement of the monotonic arm's constrained weights, as a share of how far its free matrices move."""
 
 
 class AttackStudy(LanguageStudy):
@@ -123,6 +134,13 @@ class AttackStudy(LanguageStudy):
         return self.model if isinstance(self.model, FromScratch) else None
 
     @property
+    def tokenizer(self) -> TrainedTokenizer | PretrainedDirectory | PretrainedHub:
+        """That of the model, or one that is trained on the study's text."""
+        if isinstance(self.model, FromScratch):
+            return TrainedTokenizer(vocabulary_size=self.model.vocabulary_size)
+        return self.model
+
+    @property
     def kept_on_its_way(self) -> str:
         """Model that is looked at in its training: one line, on which the clean loss falls from moment to moment."""
         return BASE if self.from_scratch else BASELINE
@@ -132,8 +150,54 @@ class AttackStudy(LanguageStudy):
         return [BASE, *self.arms]
 
     def start_of(self, arm: str) -> str:
-        """The name of the start of an arm with constrained weights, such as `non-negative-positive-part`."""
-        return f"{ARMS[arm].signs}-{ARMS[arm].started(self.constraint)}"
+        """The start of an arm with constrained weights, such as `non-negative-positive-part`; of others empty: base."""
+        return f"{ARMS[arm].signs}-{ARMS[arm].started(self.constraint)}" if ARMS[arm].signs else ""
+
+    @property
+    def base_fields(self) -> dict[str, Any]:
+        """Those of the stage that makes the base model."""
+        scratch, snapshots, trials = bool(self.from_scratch), len(self.snapshots), len(self.learning_rates) or 1
+        kept = trials + (trials > 1)  # choose keeps a copy
+        before = 1 + (1 + snapshots) * scratch + len(self.start_fields)  # base, untrained, snapshots, starts
+        return {
+            "checks": self.base_checks,
+            "snapshots": self.snapshots if scratch else [],
+            "models_of_study": before + (len(self.arms) + snapshots * (not scratch)) * kept,
+            "trainings_of_study": scratch + len(self.arms) * trials,
+        }
+
+    @property
+    def start_fields(self) -> dict[str, dict[str, Any]]:
+        """Name of each start of constrained weights -> the fields of its stage; arms that start alike share one."""
+        seeds = [self.seed, *([self.from_scratch.init_seed] if self.from_scratch else [])]
+        return {
+            name: {
+                "variant": self.constraint.variant,
+                "signs": ARMS[arm].signs,
+                "start": ARMS[arm].started(self.constraint),
+                "seeds": seeds if ARMS[arm].signs == "random" else [],
+                "cell": name,
+            }
+            for arm in self.arms
+            if (name := self.start_of(arm))
+        }
+
+    def training_fields(self, arm: str) -> list[dict[str, Any]]:
+        """Those of the one training of the arm, or of one for each learning rate that is tried."""
+        rates = self.learning_rates or [self.budget.learning_rate]
+        name = "" if arm in (BASELINE, MONOTONIC) else arm
+        return [
+            {
+                "budget": self.budget.model_copy(update={"learning_rate": rate}),
+                "variant": self.constraint.variant,
+                "by": ARMS[arm].kept(self.constraint),
+                "replaced": ARMS[arm].replaced,
+                "required_movement": REQUIRED_MOVEMENT if arm == MONOTONIC else 0.0,
+                "snapshots": self.snapshots if arm == self.kept_on_its_way else [],
+                "cell": ", ".join(filter(None, [name, f"rate {rate:g}" if len(rates) > 1 else ""])),
+            }
+            for rate in rates
+        ]
 
 
 def _architecture(model: Model | PairModel) -> str:

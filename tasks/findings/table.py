@@ -71,7 +71,7 @@ class Table:
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A Markdown table, its columns padded so that it also reads well as plain text; numbers stand right."""
-    cells = [[markdown_text(cell) if isinstance(cell, Quoted) else str(cell) for cell in row] for row in rows]
+    cells = [[*map(str, row)] for row in rows]
     widths = [max(2, *(len(row[column]) for row in [list(header), *cells])) for column in range(len(header))]
     right = Table("", header, rows).right
 
@@ -94,22 +94,10 @@ def visible(text: str) -> str:
     return "".join(_escape(character) for character in text)
 
 
-class Quoted(str):
-    """Text that a model made, `visible` and in quotes: spaces at its ends are part of it. In Markdown it is escaped."""
-
-    def __new__(cls, text: str) -> Quoted:
-        return super().__new__(cls, f'"{visible(text)}"')
-
-
 def _escape(character: str) -> str:
     if character == "\\" or (character != " " and unicodedata.category(character)[0] in "CMZ"):
         return ascii(character)[1:-1]
     return character
-
-
-def markdown_text(text: str) -> str:
-    """`text` as Markdown that shows exactly it: no mark-up, no HTML, no table cell ends there."""
-    return re.sub(r"([\\`*_\[\]<>|~&$#])", r"\\\1", text)
 
 
 def no_formula(cell: object) -> object:

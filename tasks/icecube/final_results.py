@@ -15,6 +15,9 @@ NORMALISED: Inputs = "normalised"
 LEARNED_RATIO = 0.9
 """A network that ends above this share of the trivial angle has learned nothing that chance would not show."""
 
+SCALING = (["inputs"], ["batch_norm"])
+"""Changes of a trial that scale its inputs, and change nothing else."""
+
 OF_COURSES = "metrics.jsonl alone tells the course of a training: its steps, validations on the way, gradients"
 OF_ONE_BATCH = "no weights of the one batch are kept"
 OF_RATES = "no weights of the short tries are kept"
@@ -151,3 +154,39 @@ class FinalResults(StudyResults):
     def control(self) -> TrialFacts | None:
         """The training as it was found, if it is a trial."""
         return next((trial for trial in self.trials.values() if not trial.changes), None)
+
+    @property
+    def seeds(self) -> list[str]:
+        """Those of every trial."""
+        return [*next(iter(self.trials.values())).seeds]
+
+    @property
+    def healed(self) -> dict[str, TrialFacts]:
+        return {name: trial for name, trial in self.trials.items() if trial.healed}
+
+    def not_healed(self, scaled: bool) -> dict[str, TrialFacts]:
+        """The trials but the one as found, on scaled inputs or on raw ones."""
+        rest = (item for item in self.trials.items() if not item[1].healed and item[1] is not self.control)
+        return {name: trial for name, trial in rest if trial.scales_inputs == scaled}
+
+    @property
+    def bundles(self) -> list[str]:
+        return [name for name, trial in self.trials.items() if len(trial.changes) > 1]
+
+    @property
+    def raw(self) -> dict[str, TrialFacts]:
+        """The trials on raw inputs but the one as found."""
+        others = (item for item in self.trials.items() if item[1] is not self.control)
+        return {name: trial for name, trial in others if not trial.scales_inputs}
+
+    @property
+    def learned_raw(self) -> dict[str, TrialFacts]:
+        """The trials on raw inputs that learned with every seed."""
+        return {name: trial for name, trial in self.raw.items() if trial.learned_all}
+
+    @property
+    def scaling_heals(self) -> bool:
+        """Scaling the inputs heals, and nothing else does, each trial against the one as found."""
+        alone = [trial for trial in self.trials.values() if trial.changes in SCALING]
+        found = bool(self.control and alone and self.raw)
+        return found and all(trial.healed for trial in alone) and not self.raw.keys() & self.healed.keys()

@@ -1,12 +1,13 @@
 """icecube-report: what was the cause and what was not, every number with the run that it came from."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
-from tasks.findings.document import Document, Figure, Section
+from tasks.findings.document import Document
 from tasks.findings.final_results import of_runs
-from tasks.findings.gates import checked_section
+from tasks.findings.prose import fill
 from tasks.findings.publish import Published, publish_report, require_verified
-from tasks.icecube import views, words
+from tasks.icecube import views
 from tasks.icecube.configuration import Inputs
 from tasks.icecube.final_results import LEARNED_RATIO, FinalResults
 from tasks.icecube.numbers import batch_of, gates, ranges, rates_of, recommendation, training_of, trial_facts, trial_of
@@ -21,49 +22,20 @@ def report(run: StageRun, config: ReportConfig, **inputs: StageInput) -> Publish
     """Verifies every byte that it reads; `inputs` are the stages by the names that the page gives them."""
     require_verified(inputs)
     results = final_results(config, inputs, run)
-    return publish_report(run, inputs, results, document(results, views.figures(results)))
+    return publish_report(run, inputs, results, document(results))
 
 
-def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
+def document(results: FinalResults) -> Document:
     """The report: answer, figures, tables."""
-    failures = views.failure_table(results)
-    return Document(
-        f"{results.study}: what kept the network from learning?",
-        words.verdict(results),
-        words.lead(results),
-        words.numbers(results),
-        drawn["answer"],
-        words.not_shown(results),
-        words.QUESTION,
-        words.facts(results),
-        [
-            Section(
-                "The trials",
-                texts=[
-                    "Each is the training as it was found, at the size of this profile, with what is given beside its "
-                    "name. That it fails is a result."
-                ],
-                figures=[drawn["ways"]],
-                tables=[views.trial_table(results), *([failures] if failures.rows else [])],
-            ),
-            Section(
-                "The inputs",
-                texts=[
-                    "Read once over the train split. Not finite values, constant columns and, after normalising, "
-                    "values beyond the limit end the study before anything is trained."
-                ],
-                tables=[views.input_table(results)],
-            ),
-            Section(
-                "The learning rates",
-                points=words.about_rates(results),
-                tables=[views.rate_table(results)],
-            ),
-            Section("The training", points=words.about_training(results)),
-            checked_section(results.gates, results.audit),
-            Section("Limits", points=words.LIMITS),
-        ],
-    )
+    pieces = {
+        **views.figures(results),
+        "trials": views.trial_table(results),
+        "failures": views.failure_table(results),
+        "inputs": views.input_table(results),
+        "rates": views.rate_table(results),
+    }
+    words = (views.verdict, views.degrees, views.ended, views.listed, views.each, views.reached)
+    return fill(Path(__file__).with_name("report.md"), results, pieces, **{word.__name__: word for word in words})
 
 
 def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: StageRun) -> FinalResults:

@@ -1,18 +1,72 @@
 """The tables and figures of the direction study. A row of numbers ends with the name of the run that they came from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tasks.findings.document import Figure
 from tasks.findings.figures import Estimated, forest
 from tasks.findings.table import Table
 from tasks.findings.trainings import training_curves
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
-from tasks.icecube.words import degrees, ended, trial_verdict
-from tasks.training.trials.findings import Failure
+from tasks.training.trials.findings import Ended, Failure
 
 EVENTS_SHOWN = 3
 WAYS: tuple[tuple[str, ...], ...] = ((), ("inputs",))
 """The trials whose way is drawn, by what they change."""
+
+
+FAILURES: dict[Ended, str] = {"numerical_failure": "not finite", "not_learning": "not learning"}
+MIN_SEEDS = 2
+"""With fewer no cause is named."""
+HEALS = "scaling them alone heals, and nothing that leaves them raw does"
+
+
+def degrees(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def reached(trials: Mapping[str, TrialFacts]) -> str:
+    """From the lowest angle to the highest."""
+    angles = [angle for trial in trials.values() for angle in trial.angles]
+    low, high = degrees(min(angles)), degrees(max(angles))
+    return f"{low} degrees" if low == high else f"{low} to {high} degrees"
+
+
+def ended(trial: TrialFacts) -> str:
+    """The end of a trial with each of its seeds, in words."""
+    seeds, angles = len(trial.seeds), len(trial.angles)
+    parts = [f"{count} of {seeds} {words}" for how, words in FAILURES.items() if (count := trial.count(how))]
+    if angles:
+        parts.append(f"{angles} of {seeds} at " * (angles < seeds) + reached({"": trial}))
+    return ", ".join(parts)
+
+
+def each(trials: Mapping[str, TrialFacts], form: str = "%s (%s)") -> str:
+    return "; ".join(form % (name, ended(trial)) for name, trial in trials.items())
+
+
+def listed(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def verdict(results: FinalResults) -> str:
+    """The answer in a line: that of the first case which holds."""
+    control = results.control
+    cases = [
+        (not results.healed, "Not found: no trial healed the training."),
+        (control and control.healed, "Nothing was to heal: as found the training learned."),
+        (
+            not results.scaling_heals,
+            f"Healed by {listed(results.healed or ['none'])}; what was the cause is not told apart.",
+        ),
+        (
+            len(results.seeds) < MIN_SEEDS,
+            f"Perhaps raw inputs: {HEALS}, but with one seed no cause is named (trial_seeds).",
+        ),
+        (results.learned_raw, f"Raw inputs were a cause, and not alone: {HEALS}."),
+        (True, f"Raw inputs: {HEALS}."),
+    ]
+    return next(answer for holds, answer in cases if holds)
 
 
 def trial_table(results: FinalResults) -> Table:
@@ -20,7 +74,9 @@ def trial_table(results: FinalResults) -> Table:
     for name, trial in results.trials.items():
         largest = max(seed.gradient_norm_max for seed in trial.seeds.values())
         run = results.run_of(f"{name}-{trial.seed}")
-        rows.append([name, changes(trial), trial_verdict(trial), ended(trial), f"{largest:.3g}", run])
+        learned = trial.learned_seeds and f"learned with {trial.learned_seeds} of {len(trial.seeds)}"
+        judged = "**healed**" if trial.healed else learned or "did not learn"
+        rows.append([name, changes(trial), judged, ended(trial), f"{largest:.3g}", run])
     return Table(
         "Each trial, by seeds: the mean angle on validation in degrees, at the end, of those that came to it, "
         "how the others ended, the largest finite gradient. The run is that of its worst seed.",
@@ -43,19 +99,18 @@ def changes(trial: TrialFacts) -> str:
     return ", ".join(filter(None, parts))
 
 
-def failure_table(results: FinalResults) -> Table:
+def failure_table(results: FinalResults) -> Table | None:
     rows = []
     for name, trial in results.trials.items():
         for seed, failed in trial.seeds.items():
             if (failure := failed.failure) is not None:
                 run, module = results.run_of(f"{name}-{seed}"), failure.module or "-"
                 rows.append([name, seed, failure.step, failure.tensor, module, _events(failure), run])
-    return Table(
+    caption = (
         "Every trial that ended in numbers that are not finite: the step, the tensor, the module where it began, and "
-        "the events with which it fails alone, of how many in the step.",
-        ["trial", "seed", "step", "not finite", "begins in", "events", "run"],
-        rows,
+        "the events with which it fails alone, of how many in the step."
     )
+    return Table(caption, ["trial", "seed", "step", "not finite", "begins in", "events", "run"], rows) if rows else None
 
 
 def _events(failure: Failure) -> str:

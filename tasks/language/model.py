@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 from transformers import (
     GgufConfig,
     GPTNeoXConfig,
@@ -40,8 +39,6 @@ transformers_logging.disable_progress_bar()  # a bar for each model load would b
 logging.getLogger("transformers.modeling_utils").addFilter(lambda said: "we will NOT tie them" not in said.getMessage())
 # Looks for several texts in a row, which no row of ours has; it waits for all that a GPU has to do before the pass.
 masking_utils.find_packed_sequence_indices = lambda position_ids: None
-ROWS_AT_ONCE = 2048
-"""Tokens whose logits exist at once, where those of a micro-batch take too much memory."""
 ACT2FN[MONOTONE_PARTS] = MonotoneParts  # by this name a saved model's config.json asks for it
 
 
@@ -223,22 +220,6 @@ def token_losses(model: nn.Module, tokens_BL: torch.Tensor, read_BL: torch.Tenso
     logits_BLV = model(input_ids=read_BL[:, :-1]).logits.float()
     losses = nn.functional.cross_entropy(logits_BLV.flatten(0, 1), tokens_BL[:, 1:].flatten(), reduction="none")
     return losses.view(tokens_BL.shape[0], -1)
-
-
-def block_losses_in_parts(
-    model: nn.Module, tokens_BL: torch.Tensor, read_BL: torch.Tensor | None = None
-) -> torch.Tensor:
-    """`block_losses` of a causal model, whose logits are made ROWS_AT_ONCE at a time, and again going backward."""
-    read_BL = tokens_BL if read_BL is None else read_BL
-    hidden_BLH = model(input_ids=read_BL[:, :-1], logits_to_keep=1, output_hidden_states=True).hidden_states[-1]
-    head = model.get_output_embeddings()
-
-    def losses_of(hidden_RH: torch.Tensor, tokens_R: torch.Tensor) -> torch.Tensor:
-        return nn.functional.cross_entropy(head(hidden_RH).float(), tokens_R, reduction="none")
-
-    rows = hidden_BLH.flatten(0, 1).split(ROWS_AT_ONCE), tokens_BL[:, 1:].flatten().split(ROWS_AT_ONCE)
-    parts = [checkpoint(losses_of, *part, use_reentrant=False) for part in zip(*rows, strict=True)]
-    return torch.cat(parts).view(tokens_BL.shape[0], -1).mean(dim=1)
 
 
 def pair_losses(model: nn.Module, tokens_BL: torch.Tensor, packed: PackedPairs) -> torch.Tensor:

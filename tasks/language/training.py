@@ -10,7 +10,6 @@ from transformers import PreTrainedModel
 from storage.errors import BadInput
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
-from tasks.language.memory import Losses, recompute
 from tasks.language.pairs import Pairs, packed_split
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
@@ -58,26 +57,19 @@ def train_language_model(
             return moved(torch.stack([tokens_BL, read_BL], dim=1), where)
         return moved(tokens_BL, where)
 
-    def read_replaced(losses: Callable[..., torch.Tensor]) -> Losses:
-        return lambda network, both_B2L: losses(network, *both_B2L.unbind(dim=1))
+    def losses(network: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        return language.block_losses(network, *tokens.unbind(dim=1)) if replaced else own(network, tokens)
 
-    ways: dict[str, Losses] = {"nothing": (plain := language.example_losses(train_blocks)), "layers": plain}
-    if not isinstance(train_blocks, Pairs):
-        in_parts = language.block_losses_in_parts
-        ways = {"nothing": plain, "loss": in_parts, "layers": in_parts}
-    elif replaced:
+    own = language.example_losses(train_blocks)
+    if replaced and isinstance(train_blocks, Pairs):
         raise BadInput("tokens are replaced in blocks of text, not in pairs: leave the arm random-replacements out")
-    if replaced:
-        ways = {way: read_replaced(losses) for way, losses in ways.items()}
-
-    def examples(number: int) -> torch.Tensor:
-        return batch(np.arange(number) % len(train_blocks), 0)
-
+    if execution.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
     problem = Problem(
         model,
         make_optimizer(model, schedule),
         batch,
-        recompute(run, model, ways, examples, train_blocks.predicted_tokens, execution, budget),
+        losses,
         evaluate,
         make_checks(schedule),
         weights=train_blocks.weights if isinstance(train_blocks, Pairs) else None,

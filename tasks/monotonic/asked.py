@@ -198,14 +198,13 @@ def order(name: str, recorded: ModelOrder, model: PreTrainedModel, variant: str,
     order on text; by the stage's own formulas. What is called unknown is searched again, for a pair that refutes it."""
     sublayers = {sublayer.name: sublayer for sublayer in feed_forward_sublayers(model, variant)}
     certificate, worst = recorded.certificate, recorded.certificate.sublayers[0]
-    on_text = _flat(order_on_text([*sublayers.values()], seen).as_json())
-    of_text = _flat(recorded.on_text.as_json())
+    on_text, of_text = order_on_text([*sublayers.values()], seen).as_json(), recorded.on_text.as_json()
 
     def again(part: str) -> Iterator[Again]:
         if part == "text":
             for field, computed in on_text.items():
-                scale = abs(computed) or 1.0 if field.endswith(("lowest", "numbers", "inputs")) else 1.0
-                yield Again(f"{field} of {name} on text", of_text.get(field, math.nan), computed, scale)
+                scale = abs(computed) or 1.0 if field in ("lowest", "changes", "inputs") else 1.0
+                yield Again(f"{field} of {name} on text", of_text[field], computed, scale)
         elif part == "worst":
             pair = worst.counterexample
             if certificate.certified == "no" and pair is not None:

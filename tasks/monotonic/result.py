@@ -100,30 +100,15 @@ class Certificate(Result):
     sublayers: list[SublayerCertificate]
 
 
-class Negatives(Result):
-    """Share of so many numbers that is below 0, its share in the sum of sizes (0.0 of no size at all), the lowest."""
+class OrderOnText(Result):
+    """How the outputs of all sublayers change when inputs that text gives rise: share of so many changes that is below
+    0, its share in the sum of sizes (0.0 of no size at all), the lowest; of each sublayer at so many inputs."""
 
-    numbers: int
+    inputs: int
+    changes: int
     share: float
     share_of_size: float
     lowest: float
-
-
-class SublayerOnText(Result):
-    """One sublayer at seen inputs: entries of its Jacobian, and changes of its outputs when an input rises."""
-
-    sublayer: str
-    jacobian: Negatives
-    rises: Negatives
-
-
-class OrderOnText(Result):
-    """The same over all sublayers, and for each; every one was looked at for so many seen inputs."""
-
-    inputs: int
-    jacobian: Negatives
-    rises: Negatives
-    sublayers: list[SublayerOnText]
 
 
 class ConstrainResult(Result):

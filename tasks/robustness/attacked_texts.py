@@ -27,10 +27,6 @@ MOST_TOKENS = 60
 LEAST_AROUND = 2
 """Tokens on each side of one that was written: where there is no room for these the excerpt ends."""
 LEFT_OUT = " … "
-HOW = (
-    "Below, for each model, the text to whose own tokens the attack added most (worst) and the one in the middle "
-    f"(typical), with what the attack wrote marked; at most {MOST_TOKENS} tokens of each, the rest left out (…)."
-)
 Row = Mapping[str, Any]
 Token = tuple[int, bool]
 """Its id, and whether the attack wrote it."""
@@ -80,7 +76,7 @@ class _Read:
 
     def __init__(self, results: FinalResults, stages: Mapping[str, StageInput]) -> None:
         self._results, self._stages = results, stages
-        folder = stages["setup"].path / "text"
+        folder = stages["text"].path / "text"
         self._tokenizer = foreign.kept_tokenizer(folder / "tokenizer")
         self._texts = {
             row["example_id"]: row["text"] for row in pq.read_table(folder / f"{JUDGED}.parquet").to_pylist()

@@ -1,14 +1,13 @@
-"""The study's figures beside the one that answers: trainings, effects on every text, strength, equal clean loss."""
+"""The study's figures beside the one that answers: trainings, strength, equal clean loss."""
 
 import json
 from collections.abc import Mapping
-from statistics import median
 from typing import Any
 
 from tasks.attacks.comparisons import line_of_training
 from tasks.attacks.results import Findings
 from tasks.findings.document import Figure
-from tasks.findings.figures import FAINT, SERIES_STYLES, Curve, Panel, SeriesStyle, against, curves, distributions
+from tasks.findings.figures import FAINT, SERIES_STYLES, Curve, SeriesStyle, against, curves
 from tasks.monotonic.arm import BASE, BASELINE, MONOTONIC
 from tasks.robustness.final_results import FinalResults
 from tasks.stage.run import StageInput
@@ -19,9 +18,7 @@ OTHER_LINES = ((0, (3, 1, 1, 1)), (0, (1, 3)), (0, (6, 1)), (0, (2, 2)), (0, (5,
 OTHER_MARKERS = ("v", "D", "P", "X", "<", ">")
 
 
-def figures(
-    results: FinalResults, records: Mapping[str, Mapping[str, list[dict[str, Any]]]], trained: Mapping[str, StageInput]
-) -> dict[str, Figure]:
+def figures(results: FinalResults, trained: Mapping[str, StageInput]) -> dict[str, Figure]:
     """File name -> figure. `trained` are the models with a training to show: a base that was loaded has none."""
     drawn = {}
     if BASE in trained:
@@ -29,7 +26,6 @@ def figures(
     arms = {arm: trained[arm] for arm in results.arms}
     drawn["training-arms"] = _training("training-arms", arms)
     for attack, findings in results.attacks.items():
-        drawn[f"effects-{attack}"] = _effects(attack, records[attack])
         drawn[f"equal-loss-{attack}"] = _against_clean_loss(attack, findings)
         drawn[f"strength-{attack}"] = _strength(attack, findings)
     return drawn
@@ -59,23 +55,6 @@ def _training(name: str, trained: Mapping[str, StageInput]) -> Figure:
         " and on the train blocks since the last point." if len(trained) == 1 else "."
     )
     return curves(name, caption, "; ".join(ends), drawn, "optimizer step", "loss (nats per token)")
-
-
-def _effects(attack: str, records: Mapping[str, list[dict[str, Any]]]) -> Figure:
-    def increases(model: str, column: str) -> list[float]:
-        return [(row[column] - row["clean_loss_sum_nats"]) / row["tokens_scored"] for row in records[model]]
-
-    panels = [
-        Panel("strongest attack", {model: increases(model, "loss_sum_nats") for model in MAIN_STYLES}),
-        Panel("blind search", {model: increases(model, "blind_loss_sum_nats") for model in MAIN_STYLES}),
-    ]
-    medians = "; ".join(f"{model}: median {median(values):+.4f}" for model, values in panels[0].samples.items())
-    caption = (
-        f"{attack}: increase of the loss of every single text. A line shows the share of texts with at most that "
-        "increase; each step is a text."
-    )
-    label = "increase of a text's loss (nats per token)"
-    return distributions(f"effects-{attack}", caption, medians, panels, MAIN_STYLES, label)
 
 
 def _against_clean_loss(attack: str, findings: Findings) -> Figure:

@@ -1,117 +1,85 @@
-"""The study's report: its answer, and in which order the rest follows."""
+"""The study's report: its pieces; what it says stands in report.md."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from tasks.attacks.answer import answer_figure, numbers, told
-from tasks.findings.document import Document, Figure, Folded, Section
-from tasks.findings.gates import checked_section
-from tasks.findings.numbers import NATS, estimate, span
-from tasks.monotonic.arm import BASELINE, MONOTONIC
-from tasks.robustness import tables, words
-from tasks.robustness.attacked_texts import HOW, AttackedTexts
+from tasks.attacks import views
+from tasks.attacks.answer import answer_figure, answered_once, numbers, told
+from tasks.attacks.cautions import cautions, could_be_seen, listed, of_control
+from tasks.findings.document import Document, Excerpt, Figure, Folded
+from tasks.findings.final_results import numerics_differ
+from tasks.findings.numbers import NATS, RATE, perplexity
+from tasks.findings.prose import fill
+from tasks.findings.table import Table
+from tasks.monotonic.arm import ARMS, BASE
+from tasks.robustness.attacked_texts import MOST_TOKENS, AttackedTexts
 from tasks.robustness.final_results import FinalResults
 
-
-def report(results: FinalResults, drawn: Mapping[str, Figure], attacked: Mapping[str, AttackedTexts]) -> Document:
-    """A function of its arguments; `attacked` by attack."""
-    given, attacks = words.answered(results), results.attacks
-    answer = told(given)
-    added = attacks[results.primary.primary.attack].effects[BASELINE].increase_nats_per_token.value
-    return Document(
-        f"{results.study}: are models with non-negative feed-forward weights harder to attack?",
-        answer.verdict,
-        answer.lead,
-        [*numbers(given), *_other_numbers(results)],
-        answer_figure(given),
-        [
-            answer.not_shown,
-            *words.dead_layers(results.alive_shares),
-            *words.collapsed(results.arms),
-            *words.worse_than_frequencies(results),
-            *words.masked(attacks),
-            *words.unconverged(attacks),
-            *words.rounded(results),
-            *words.could_be_seen(results.primary, added),
-            *words.cautions(results),
-        ],
-        f"{words.QUESTION} {words.model_and_text(results)}, seed {results.seeds[0]}. One seed: differences describe "
-        f"these trainings and rank nothing. {words.the_text(results)}",
-        sections=tables.dead_marked(
-            [
-                Section("The primary comparison", tables=[tables.primary_table(results, given)]),
-                Section(
-                    "Do the constrained layers live?",
-                    points=words.alive(
-                        {arm: share for arm, share in results.alive_shares.items() if arm not in results.dead_arms}
-                    ),
-                    tables=[tables.liveness_table(results)],
-                ),
-                Section("What the constraint costs", points=words.models(results), tables=tables.loss_tables(results)),
-                *(_attack_section(name, results, drawn, attacked[name]) for name in attacks),
-                Section(
-                    "Are the layers monotone functions?",
-                    points=words.about_order(results),
-                    tables=tables.order_tables(results),
-                ),
-                Section(
-                    "Training",
-                    texts=[words.same_budget(results)],
-                    figures=[figure for name, figure in drawn.items() if name.startswith("training-")],
-                ),
-                _checks_section(results),
-                _text_section(results),
-                Section("Limits", points=[*words.attack_cautions(results), *words.LIMITS]),
-            ],
-            results.dead_arms,
-        ),
-    )
+MODELS = {
+    "unigram": "not a network: predicts every token by how often it occurs in the train split",
+    "untrained": "the network with random weights, before its pretraining",
+    BASE: "the trained model that all arms start from",
+    "constrained-untrained": "where monotonic starts: base with its constrained weights made non-negative, not trained",
+    **{name: arm.meaning for name, arm in ARMS.items()},
+}
+"""Model -> what it is; `base@0.5` is base after half of its training."""
+KINDS = ("training-base", "training-arms", "equal-loss-uat", "equal-loss-hotflip", "strength-uat", "strength-hotflip")
+"""The figures beside the one that answers."""
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-def _other_numbers(results: FinalResults) -> list[str]:
-    """Cost of the constraint on clean text, and the same difference under the other attack."""
-    (clean,) = [row for row in results.differences if (row.model, row.reference) == (MONOTONIC, BASELINE)]
-    value, interval = NATS(clean.difference_nats_per_token), span(clean.interval_nats_per_token, NATS)
-    found = {
-        name: findings.difference(MONOTONIC, BASELINE).increase_nats_per_token
-        for name, findings in results.attacks.items()
-        if name != results.primary.primary.attack
-    }
-    return [
-        f"test loss, monotonic - baseline: {value} nats per token (interval {interval})",
-        *(f"{name}, monotonic - baseline: {estimate(row, NATS)} nats per token" for name, row in found.items()),
-    ]
-
-
-def _attack_section(name: str, results: FinalResults, drawn: Mapping[str, Figure], attacked: AttackedTexts) -> Section:
-    return Section(
-        words.ATTACK_TITLES[name],
-        texts=[words.how_attacked(results.attacks[name], results), HOW],
-        figures=[drawn[f"{kind}-{name}"] for kind in ("equal-loss", "strength", "effects")],
-        excerpts=attacked.shown,
-        tables=tables.attack_tables(name, results),
-        details=attacked.folded,
-    )
-
-
-def _checks_section(results: FinalResults) -> Section:
+def document(
+    results: FinalResults, drawn: Mapping[str, Figure] = NONE, attacked: Mapping[str, AttackedTexts] = NONE
+) -> Document:
+    """The report; `drawn`, and `attacked` by attack, are made of what the stages keep, not of their numbers."""
+    given = answered_once(results.primary, results.attacks)
+    shown: list[Excerpt] = [excerpt for texts in attacked.values() for excerpt in texts.shown]
+    folded: list[Folded] = [part for texts in attacked.values() for part in texts.folded]
     constrained = next((arm.constraint.layers for arm in results.arms.values() if arm.constraint), [])
-    checked = checked_section(results.gates, results.audit)
-    return replace(checked, details=[Folded("The layers whose signs were checked", "\n".join(constrained))])
+    pieces = {
+        **{name: drawn.get(name) for name in KINDS},
+        "answer": answer_figure(given),
+        "comparison": views.comparison_table(results, given),
+        "layers": views.layer_table(results),
+        "losses": _loss_table(results),
+        "effects": views.effect_table(results, {"success": partial(_success, results)}),
+        "differences": views.difference_table(results),
+        "equal loss": views.equal_loss_table(results),
+        "texts": shown,
+        "other texts": folded,
+        "signs": Folded("The layers whose signs were checked", "\n".join(constrained)),
+    }
+    words = (cautions, could_be_seen, of_control, listed, models, numerics_differ)
+    values = {"answer": told(given), "of_answer": numbers(given), "most_tokens": MOST_TOKENS, "NATS": NATS}
+    values |= {word.__name__: word for word in words}
+    filled = fill(Path(__file__).with_name("report.md"), results, pieces, **values)
+    return views.dead_marked(filled, results.dead_arms)
 
 
-def _text_section(results: FinalResults) -> Section:
-    proof = results.text_proof
-    bad, of_files = sum(proof.skipped_rows.values()), len(proof.skipped_rows)
-    skipped = f" {bad:,} rows of {of_files:,} files could not be read and were left out (text.skip_bad_rows)."
-    return Section(
-        "The text and its splits",
-        texts=[
-            f"{proof.duplicates_dropped_documents:,} documents were dropped as duplicates, and "
-            f"{proof.contaminated_dropped_documents:,} train documents because they shared too much with an "
-            "evaluation split. Counted again afterwards: no two splits share a document or a source, and no train "
-            f"document has more than {proof.largest_shared_shingles:.1%} of its word sequences in an evaluation "
-            f"split.{skipped * bool(bad)}"
-        ],
-        tables=[tables.split_table(results)],
+def models(results: FinalResults) -> list[str]:
+    """A line for each model of this study: what its name means."""
+    kept = [f"{name}: {name.split('@')[0]} after that share of its training" for name in results.models if "@" in name]
+    return [f"{name}: {MODELS[name]}" for name in results.models if "@" not in name] + kept
+
+
+def _success(results: FinalResults, attack: str, model: str) -> str:
+    """The rate of texts on which the attack succeeds, and random tokens do."""
+    effect = results.attacks[attack].effects[model]
+    rates = (effect.success_rate, effect.control_success_rate)
+    return " / ".join(RATE(rate.value) for rate in rates if rate) or "-"
+
+
+def _loss_table(results: FinalResults) -> Table:
+    rows, less, run = [], views.of_baseline(results), results.run_of("evaluation")
+    for name, of in results.models.items():
+        rows.append([name, perplexity(of.perplexity), f"{of.loss_nats_per_token:.4f}", *less.get(name, "----"), run])
+    return Table(
+        "Loss of every model on the same tokens of the test split, and that less the baseline's, paired by document; "
+        "sources resampled; one seed. p by exchanges within sources, and adjusted for the "
+        f"{len(results.secondary)} secondary comparisons together (Holm 1979).",
+        ["model", "perplexity", "nats per token", "- baseline", "interval", "p", "adjusted", "run"],
+        rows,
     )

@@ -1,13 +1,9 @@
-"""Configuration of each stage of the robustness study, and how it is composed from the study.
+"""Configuration of the stages that this study alone has; the others are those of `tasks.attacks.stages`."""
 
-A stage can read nothing else: changing the evaluation cannot retrain a model.
-"""
-
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tasks.attacks.stages import ASKED, AttackAuditConfig, AttackReportConfig
-from tasks.language.configuration import Precision, TrainedTokenizer
-from tasks.language.stages import SetupConfig
+from tasks.language.configuration import Precision
 from tasks.language.study import LanguageExecution
 from tasks.robustness.study import Study
 from tasks.stage.numerics import Numerics
@@ -47,10 +43,3 @@ class AggregateConfig(AttackReportConfig):
     seed: int
 
     REMOVED: ClassVar = Study.REMOVED
-
-
-def for_setup(study: Study) -> SetupConfig:
-    model: Any = study.model
-    if study.from_scratch:
-        model = TrainedTokenizer(vocabulary_size=study.from_scratch.vocabulary_size)
-    return SetupConfig.of(study, tokenizer=model)

@@ -28,10 +28,8 @@ class Execution(Configuration):
         description="default compiles the steps of trainings and the searches of attacks (torch.compile); where that "
         "fails, the stage ends and says what to set. Part of the numerics.",
     )
-    gradient_checkpointing: bool | Literal["auto"] = execution(
-        False,
-        description="Recompute activations going backward: less memory, more time. auto (language models): of the "
-        "loss, then of all layers, only where the memory of the device asks for it; part of the numerics.",
+    gradient_checkpointing: bool = execution(
+        False, description="Recompute activations going backward: less memory, more time."
     )
     loader_workers: int = execution(
         0, ge=0, description="Threads that make the coming micro-batches ahead; 0 makes each when it is needed."

@@ -19,10 +19,9 @@ from storage import attempts, durable, locks
 from storage.checkpoints import Checkpoints
 from storage.errors import BadInput, require_equal
 from storage.rows import Position, Rows
-from storage.run_directory import LATEST, SCRATCH, RunDirectory, fingerprint, read
+from storage.run_directory import LATEST, SCRATCH, RunDirectory, fingerprint
 from tasks.stage.command import run_command
 from tasks.stage.execution import Execution
-from tasks.stage.numerics import is_within
 from tasks.stage.outcome import diagnosed, in_words
 from tasks.stage.progress import Progress, StopRequest, ended_when_stalled
 from tasks.stage.result import Result
@@ -365,26 +364,6 @@ class StageRun:
         self.lock.check()
         changes = [*self.numerics_changes, change]
         durable.write_json(self.run.stage_file, durable.read_json(self.run.stage_file) | {"numerics_changes": changes})
-
-    def settled(self, key: str) -> str | None:
-        """The newest choice of an attempt that is one of the numerics; see `settle`."""
-        return self._begun_with.get(key)
-
-    def settle(self, key: str, value: str) -> None:
-        """Adds a choice that the work makes to the numerics of this stage, or as a change of them."""
-        if not self.run.stage_file.exists() or self.settled(key) == value:
-            return
-        if self.settled(key) is not None:
-            return self.change_numerics(self._begun_with | {key: value})
-        self.lock.check()
-        content = durable.read_json(self.run.stage_file)
-        durable.write_json(self.run.stage_file, content | {"numerics": content["numerics"] | {key: value}})
-
-    @property
-    def _begun_with(self) -> dict[str, Any]:
-        content = read(self.run.stage_file)
-        changes = [change for change in content.get("numerics_changes", []) if not is_within(change)]
-        return content.get("numerics", {}) | (changes or [{}])[-1]
 
     def note(self, **facts: Any) -> None:
         """Adds facts to the attempt's record; best effort, since nothing depends on them."""

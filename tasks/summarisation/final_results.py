@@ -1,32 +1,35 @@
 """The contents of `final_results.json`, names of models being keys, and how they are computed."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from storage.errors import require_equal
 from storage.records import Rows
-from tasks.attacks.comparisons import attack_findings, compared_pairs, primary, secondary, test_differences
-from tasks.attacks.origins import OF_ATTACKS
+from tasks.attacks.comparisons import compared_pairs
+from tasks.attacks.final_results import OF_ATTACKS, AttackResults, attack_results
 from tasks.attacks.reading import ReadAttacks, records_of
-from tasks.attacks.results import Findings, PrimaryAnswer, Tested
-from tasks.findings.final_results import Origins, StudyResults, of_runs
+from tasks.findings.final_results import Origins
 from tasks.findings.statistics.resampling import Estimate, estimate, sums_by_source
 from tasks.language import foreign
 from tasks.language.checks import documents, require_evaluation, require_text
-from tasks.language.losses import LossDifference
-from tasks.language.pairs import examples, packed_split
+from tasks.language.configuration import EncoderDecoder
+from tasks.language.pairs import examples
 from tasks.language.result import PackedPairs, SplitSummary
 from tasks.language.stages import PairBaseConfig
 from tasks.monotonic.arm import BASE, BASELINE
-from tasks.monotonic.numbers import BaseFacts, facts_of_arms, gates, order_of
-from tasks.monotonic.result import ArmFacts
+from tasks.monotonic.stages import TrainConfig
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput, StageRun
 from tasks.summarisation.stages import AUDITED, ReportConfig
 from tasks.summarisation.words import METRICS, lead_words
 
+REPAIRS = ("per-unit-signs",)
+"""Arms that are as monotone as monotonic, and restrict less."""
 ORIGINS = OF_ATTACKS | Origins(
-    computed={"splits.*": "the splits' files", "packed.*": "the packed splits' descriptions"},
+    computed={
+        "splits.*": "the splits' files",
+        "packed.*": "the packed splits' descriptions",
+        "began_copying": "stage.json",
+    },
     asked={
         **dict.fromkeys(("models.*rouge*", "models.*.copied_share", "trivial.*", "lead_words", "rouge_*"), "scores"),
         "models.*loss_nats_per_token": "test losses",
@@ -58,16 +61,7 @@ class ModelFacts(Rouge):
     copied_share: float
 
 
-class OrderFacts(Result):
-    """Says if each constrained sublayer is monotone in what its RMSNorm gives it, why, and the steepest fall found."""
-
-    verdict: str
-    reason: str = ""
-    activation: str
-    worst_violation_found: float
-
-
-class FinalResults(StudyResults):
+class FinalResults(AttackResults):
     """Every number of the report.
 
     `rouge_differences`, of ROUGE-1: comparison -> its estimate, paired by article; `rouge_drops`: attack -> model ->
@@ -78,41 +72,38 @@ class FinalResults(StudyResults):
     lead_words: int
     trivial: dict[str, Rouge]
     models: dict[str, ModelFacts]
-    arms: dict[str, ArmFacts]
-    differences: list[LossDifference]
     rouge_differences: dict[str, Estimate]
     rouge_drops: dict[str, dict[str, Estimate]]
-    order: dict[str, OrderFacts]
-    attacks: dict[str, Findings]
-    primary: PrimaryAnswer
-    secondary: list[Tested]
-    base: BaseFacts
     splits: dict[str, SplitSummary]
     packed: dict[str, PackedPairs]
-    configuration: dict[str, Any]
+    began_copying: bool
+
+    @property
+    def repairs(self) -> dict[str, Estimate]:
+        """Living arms that are as monotone as monotonic, and restrict less -> what decides, less the baseline's."""
+        decides = self.attacks[self.primary.primary.attack]
+        living = [arm for arm in REPAIRS if arm in self.arms and not self.arms[arm].dead]
+        return {arm: decides.difference(arm, BASELINE).increase_nats_per_token for arm in living}
+
+    @property
+    def ahead_of_lead(self) -> list[str]:
+        return [name for name in self.models if self.rouge_differences[f"{name} - lead"].value > 0]
 
 
 def final_results(
     run: StageRun, config: ReportConfig, inputs: Mapping[str, StageInput], read: ReadAttacks
 ) -> FinalResults:
     """Every number of the study, after what can be computed again was."""
-    proof, blocks = require_text(inputs["text"]), packed_split(inputs["text"].path / "text", "train")
-    base = BaseFacts.of(inputs[BASE], PairBaseConfig, blocks)
-    arms = facts_of_arms({arm: inputs[arm] for arm in config.arms}, config.constraint, blocks)
-    models, rows = [BASE, *config.arms], records_of(inputs["evaluation"])
-    tokenizer = foreign.kept_tokenizer(inputs["text"].path / "text" / "tokenizer")
-    test = examples(inputs["text"].path / "text", "test", tokenizer)
-    losses = require_evaluation(rows, documents(inputs["text"], "test"), models)
-    how, pairs = config.evaluation, compared_pairs(config.arms)
-    settings = (how.bootstrap_resamples, how.confidence_level)
-    differences = test_differences(rows, pairs, how)
-    attacks = {name: attack_findings(found, read.tried[name], pairs, how) for name, found in read.searched.items()}
-    decides = config.primary.attack
-    found = primary(config.primary, read.tried[decides], attacks[decides], arms, how)
+    text, models, rows = inputs["text"], [BASE, *config.arms], records_of(inputs["evaluation"])
+    tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
+    test, proof = examples(text.path / "text", "test", tokenizer), require_text(text)
+    losses = require_evaluation(rows, documents(text, "test"), models)
+    settings = (config.evaluation.bootstrap_resamples, config.evaluation.confidence_level)
     of_model = {name: [row for row in rows if row["model"] == name] for name in models}
+    model = inputs[BASE].configuration(PairBaseConfig).model
     return FinalResults(
-        **of_runs(run, inputs, AUDITED, [*gates(base, arms), *read.gates]),
-        seed=config.configuration["seed"],
+        **attack_results(run, config, inputs, read, PairBaseConfig, AUDITED),
+        seed=inputs[BASELINE].configuration(TrainConfig).seed,
         lead_words=lead_words([pair.summary for pair in test]),
         trivial={
             name: Rouge(**_rouge(of_model[BASELINE], f"{name}_", *settings)) for name in ("lead", "other_summary")
@@ -126,37 +117,18 @@ def final_results(
             )
             for name, own in of_model.items()
         },
-        arms=arms,
-        differences=differences,
-        rouge_differences=_rouge_differences(of_model, pairs, *settings),
+        rouge_differences=_rouge_differences(of_model, compared_pairs(config.arms), *settings),
         rouge_drops=_drops(records_of(inputs["rewritten"]), read, *settings),
-        order={name: _order(of) for name, of in order_of(inputs["order"], models).items()},
-        attacks=attacks,
-        primary=found,
-        secondary=secondary(found, differences, attacks),
-        base=base,
         splits=proof.splits,
         packed={
-            split: PackedPairs.read_file(inputs["text"].path / "text" / f"{split}.json")
-            for split in ("train", "validation")
+            split: PackedPairs.read_file(text.path / "text" / f"{split}.json") for split in ("train", "validation")
         },
-        configuration=config.configuration,
+        began_copying=isinstance(model, EncoderDecoder) and model.start == "copying",
     )
 
 
 def _total(rows: Rows, column: str) -> float:
     return float(sum(row[column] for row in rows))
-
-
-def _order(of: Any) -> OrderFacts:
-    certificate = of.certificate
-    worst = min(sublayer.worst_violation_found for sublayer in certificate.sublayers)
-    return OrderFacts(
-        verdict=certificate.certified,
-        reason=certificate.sublayers[0].reason,
-        activation=certificate.activation,
-        worst_violation_found=worst,
-    )
 
 
 def _mean(rows: Rows, column: str, less: str, resamples: int, level: float) -> Estimate:

@@ -1,11 +1,9 @@
 """Configuration of the stages that this study alone has; the others are those of `tasks.attacks.stages`."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.attacks.stages import ASKED, AttackAuditConfig, AttackReportConfig
-from tasks.language.configuration import EncoderDecoder, TrainedTokenizer
-from tasks.language.stages import PairsConfig
 from tasks.language.study import LanguageExecution
 from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
@@ -57,15 +55,3 @@ class AuditConfig(AttackAuditConfig):
 
 class ReportConfig(AttackReportConfig):
     """report: what the study found."""
-
-
-def for_pairs(study: Study) -> PairsConfig:
-    model: Any = study.model
-    if isinstance(model, EncoderDecoder):
-        model = TrainedTokenizer(vocabulary_size=model.vocabulary_size)
-    attacked = max(study.uat.trigger_tokens + study.uat.text_tokens, study.hotflip.text_tokens)
-    return PairsConfig.of(study, tokenizer=model, attacked_tokens=attacked)
-
-
-def for_rewrite(study: Study) -> RewriteConfig:
-    return RewriteConfig.of(study, models={name: "/".join(kept) for name, kept in study.attacked().items()})

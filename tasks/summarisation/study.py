@@ -59,3 +59,8 @@ class Study(AttackStudy):
         if never := [arm for arm in self.arms if arm in WITHOUT_PAIRS]:
             raise ValueError(f"arms {', '.join(never)} do not exist in a study of pairs: leave them out of arms")
         return self
+
+    @property
+    def attacked_tokens(self) -> int:
+        """Tokens of an article of which no attack may lose any."""
+        return max(self.uat.trigger_tokens + self.uat.text_tokens, self.hotflip.text_tokens)

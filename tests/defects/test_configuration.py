@@ -9,8 +9,9 @@ import torch
 
 import ratchet
 import tasks
+from tasks.language.stages import SetupConfig
 from tasks.language.study import LanguageExecution
-from tasks.robustness.stages import AggregateConfig, for_setup
+from tasks.robustness.stages import AggregateConfig
 from tasks.robustness.study import Study
 from tasks.stage import numerics
 from tasks.stage.configuration import Configuration, field_class
@@ -135,7 +136,7 @@ def test_d30_setup_and_aggregate_that_need_a_gpu(tmp_path, monkeypatch):
     """Setup refused to run without a GPU though it only downloads; aggregate asked for an A100 to merge JSON."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("asked for a GPU"))
     study = tiny_study(tmp_path).model_copy(update={"execution": LanguageExecution(device="cuda")})
-    for config in (for_setup(study), AggregateConfig.of(study)):
+    for config in (SetupConfig.of(study, tokenizer=study.tokenizer), AggregateConfig.of(study)):
         assert config.execution.device == "cuda" and not config.numerics.torch
         numerics.prepare(config.numerics, config.execution, 0)
     torch.set_num_threads(1)

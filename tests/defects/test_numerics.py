@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from flows.robustness import BASE_MODEL, SETUP
-from tasks.attacks.stages import for_base
-from tasks.robustness.stages import for_setup
+from tasks.language.stages import BaseConfig, SetupConfig
 from tasks.robustness.study import Study
 from tests.tasks.tiny import Here, tiny_study
 
@@ -13,7 +12,11 @@ def base_of(root: Path, study: Study, **changed: object) -> str:
     """The end state of one attempt at base, setup being finished; `changed` are execution fields."""
     execution = study.execution.model_copy(update=changed)
     study, stage = study.model_copy(update={"execution": execution}), Here(root / "runs", study.name)
-    base = stage(BASE_MODEL, for_base(study), text=stage(SETUP, for_setup(study)))
+    base = stage(
+        BASE_MODEL,
+        BaseConfig.of(study, **study.base_fields),
+        text=stage(SETUP, SetupConfig.of(study, tokenizer=study.tokenizer)),
+    )
     assert base.outcome, "setup is not finished"
     return base.outcome.end_state
 

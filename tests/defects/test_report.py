@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tasks.robustness.words import worse_than_frequencies
 
 from storage import durable
 from storage.errors import CheckFailed
 from storage.records import read_records
-from tasks.attacks.stages import for_trainings
 from tasks.attacks.sweep import Cell, _require_distinct_seeds
 from tasks.findings.document import Document
 from tasks.language.blocks import Blocks
 from tasks.language.losses import summary
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.study import Study
-from tasks.robustness.words import worse_than_frequencies
 from tests.docs.quotes import document
 from tests.tasks.robustness.edited import aggregated, contents, keep_consistent, train_with, typed, written
 from tests.tasks.tiny import finished_study, tiny_study
@@ -97,7 +96,7 @@ def test_d19_budgets_that_differ_and_are_called_identical():
 
 def test_d19_arms_cannot_differ(tmp_path):
     study = tiny_study(tmp_path)
-    budgets = [for_trainings(study, arm)[0].budget for arm in study.arms]
+    budgets = [study.training_fields(arm)[0]["budget"] for arm in study.arms]
     assert len(budgets) == 3 and all(budget == budgets[0] for budget in budgets)
     with pytest.raises(ValidationError, match="unequal_budgets is no key any more: all arms train on budget"):
         tiny_study(tmp_path, unequal_budgets={"monotonic": {"epochs": 9.0}})

@@ -3,18 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from tasks.robustness.words import could_be_seen
 
 from tasks.attacks.configuration import Primary
 from tasks.attacks.effects import paired_effects
 from tasks.attacks.matched import matched_difference
 from tasks.attacks.results import PrimaryAnswer
-from tasks.attacks.stages import for_trainings
 from tasks.findings.statistics.equivalence import answer
 from tasks.findings.statistics.power import chance_of
 from tasks.findings.statistics.resampling import Estimate
 from tasks.language.training import with_replaced
 from tasks.monotonic.arm import CONTROL
-from tasks.robustness.words import could_be_seen
 from tests.tasks.findings.statistics.records import row
 from tests.tasks.tiny import tiny_study
 
@@ -104,5 +103,5 @@ def test_the_positive_control_reads_replaced_tokens_the_same_whatever_the_micro_
     assert torch.equal(part, read_BL[[7, 3]])
     assert not torch.equal(with_replaced(tokens_BL, 0.1, 1000, 42, 1, indices), read_BL), "another epoch draws anew"
     study = tiny_study(tmp_path).model_copy(update={"arms": ["baseline", "monotonic", CONTROL]})
-    shares = {arm: for_trainings(study, arm)[0].replaced for arm in study.arms}
+    shares = {arm: study.training_fields(arm)[0]["replaced"] for arm in study.arms}
     assert shares == {"baseline": 0.0, "monotonic": 0.0, CONTROL: 0.1}

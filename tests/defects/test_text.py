@@ -20,7 +20,7 @@ from tasks.language.document_store import document_store
 from tasks.language.documents import document
 from tasks.language.sources import documents as documents_of
 from tasks.language.splits import EVALUATION_SPLITS, cut, split_of
-from tasks.robustness.stages import for_setup
+from tasks.language.stages import SetupConfig
 from tests.tasks.tiny import sentences, tiny_study
 
 CORPUS = [document(None, text) for text in sentences(300)]
@@ -37,10 +37,11 @@ def test_none_for_the_training_size_that_silently_meant_the_quick_one(tmp_path):
 
 def test_a_data_set_that_cannot_be_had_becomes_an_empty_list(tmp_path):
     absent = str(tmp_path / "nowhere")
+    study = tiny_study(tmp_path, text={"source": "files", "paths": [absent]})
     with pytest.raises(BadInput, match=absent):
         list(documents_of(LocalFiles(paths=[absent]), tmp_path))
     with pytest.raises(BadInput, match="nowhere"):  # and before any work, when the page is walked
-        for_setup(tiny_study(tmp_path, text={"source": "files", "paths": [absent]})).external_inputs()
+        SetupConfig.of(study, tokenizer=study.tokenizer).external_inputs()
 
 
 # ------------------------------------------------------------------------------------------- local files

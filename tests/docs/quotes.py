@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 
 from tasks.findings.document import Document, Figure
-from tasks.robustness.attacked_texts import AttackedTexts
 
 QUOTED = Path(__file__).with_name("quoted")
 RUNS = sorted(file.stem for file in QUOTED.glob("*.json"))
@@ -47,11 +46,9 @@ def document(study: str, final_results: Path) -> Document:
     """What the code says of a study's `final_results.json`: all but its figures, and where its numbers come from."""
     made = importlib.import_module(f"tasks.{study}.report")
     results = importlib.import_module(f"tasks.{study}.final_results").FinalResults.read_file(final_results)
-    if study in ("summarisation", "inversion", "poison"):
+    if study in ("robustness", "summarisation", "inversion", "icecube", "poison"):
         return made.document(results)
-    if study != "robustness":
-        return made.document(results, Drawn())
-    return made.report(results, Drawn(), dict.fromkeys(results.attacks, AttackedTexts((), ())))
+    return made.document(results, Drawn())
 
 
 if __name__ == "__main__":

@@ -18,18 +18,19 @@ from storage import external
 from storage.errors import BadInput
 from tasks.attacks import configuration as of_attacks
 from tasks.attacks import stages as stages_of_attacks
-from tasks.attacks.stages import for_base, for_starts, for_trainings
 from tasks.findings import configuration as of_findings
 from tasks.language import configuration as of_language
 from tasks.language import model_files
 from tasks.language import stages as stages_of_language
 from tasks.language.configuration import LocalFiles, PretrainedDirectory
+from tasks.language.stages import BaseConfig, SetupConfig
 from tasks.monotonic import configuration as of_monotonic
 from tasks.monotonic import stages as stages_of_monotonic
 from tasks.monotonic.arm import ArmName
+from tasks.monotonic.stages import TrainConfig
 from tasks.robustness import stages
 from tasks.robustness import study as of_study
-from tasks.robustness.stages import AggregateConfig, for_setup
+from tasks.robustness.stages import AggregateConfig
 from tasks.robustness.study import Study
 from tasks.stage.configuration import Configuration, field_class, scientific
 from tasks.stage.execution import Execution
@@ -53,8 +54,6 @@ EXECUTION_FIELDS = {  # beside `cell` and `execution` of a stage, and `name`, `s
     "FromScratch": "init_from",
     "PretrainedDirectory": "path",
     "BaseConfig": "models_of_study trainings_of_study",
-    "AttackReportConfig": "configuration",
-    "AggregateConfig": "configuration",
 }
 OF_ALL = {StageConfiguration: {"cell", "execution"}, StudyBase: {"name", "sweep_seeds", "execution"}}
 SCIENTIFIC_FIELDS = {
@@ -240,7 +239,7 @@ def test_the_pythia_profile_has_the_numbers_of_the_seed():
     assert (budget.epochs, budget.learning_rate, budget.warmup_ratio) == (1.0, 1e-5, 0.10)
     assert (budget.weight_decay, budget.max_gradient_norm) == (0.01, 1.0)
     assert study.sweep_seeds == [42, 1337, 2024, 8888, 12345]
-    assert {rate.budget.learning_rate for arm in study.arms for rate in for_trainings(study, arm)} == {1e-5}
+    assert {fields["budget"].learning_rate for arm in study.arms for fields in study.training_fields(arm)} == {1e-5}
     assert (study.uat.trigger_tokens, study.uat.restarts, study.uat.iterations, study.uat.candidates) == (
         10,
         5,
@@ -316,17 +315,17 @@ def test_a_change_reaches_only_the_stages_that_read_it(change, value, stays):
 @pytest.mark.parametrize(("change", "value"), [("seed", 7), ("model.init_seed", 7)])
 def test_other_seeds_draw_other_random_signs(change, value):
     arms = ["baseline", "monotonic", "random-signs"]
-    before, after = for_starts(_smoke(arms=arms)), for_starts(_smoke(arms=arms, **{change: value}))
+    before, after = _smoke(arms=arms).start_fields, _smoke(arms=arms, **{change: value}).start_fields
     assert list(before) == ["non-negative-positive-part", "random-positive-part"]
     assert before["non-negative-positive-part"] == after["non-negative-positive-part"]
-    assert before["random-positive-part"].seeds != after["random-positive-part"].seeds
+    assert before["random-positive-part"]["seeds"] != after["random-positive-part"]["seeds"]
 
 
 def test_arms_that_start_alike_share_the_stage_that_makes_their_start():
     """Of eight arms with constrained weights seven starts are made."""
     arms = [*get_args(ArmName)]
     study = _smoke(arms=arms)
-    assert list(for_starts(study)) == [
+    assert list(study.start_fields) == [
         "non-negative-positive-part",
         "own-positive-part",
         "random-positive-part",
@@ -350,7 +349,7 @@ def test_learning_rates_give_every_arm_the_same_trials_and_a_choice():
     ):
         assert {trained.format(rate) for rate in ("0.001", "0.003")} | {f"choose ({arm})"} <= labels.keys()
     one = _smoke(learning_rates="[5e-4]")
-    assert [training.budget.learning_rate for training in for_trainings(one, "monotonic")] == [5e-4]
+    assert [fields["budget"].learning_rate for fields in one.training_fields("monotonic")] == [5e-4]
 
 
 def test_a_field_added_later_leaves_old_fingerprints_alone_while_it_has_its_default():
@@ -422,7 +421,7 @@ def test_a_wrong_type_or_range_is_refused_with_its_key_and_value(change, value):
 def test_numbers_as_people_write_them():
     assert _smoke(**{"budget.learning_rate": "1e-5"}).budget.learning_rate == 1e-5
     study = _smoke(**{"execution.max_epochs_per_run": "0.5"})
-    trainings = [training for arm in study.arms for training in for_trainings(study, arm)]
+    trainings = [TrainConfig.of(study, **fields) for arm in study.arms for fields in study.training_fields(arm)]
     assert len(trainings) >= 2 and {training.execution.max_epochs_per_run for training in trainings} == {0.5}
 
 
@@ -536,9 +535,10 @@ def test_a_key_that_is_gone_says_what_to_do_and_its_default_in_a_kept_study_is_l
 def test_two_arms_that_are_one_experiment_are_refused():
     study = _smoke()
     walk = Walk("/nonexistent", "smoke")
-    text = walk(robustness.SETUP, for_setup(study))
-    base = walk(robustness.BASE_MODEL, for_base(study), text=text)
-    (training,) = for_trainings(study, "baseline")
+    text = walk(robustness.SETUP, SetupConfig.of(study, tokenizer=study.tokenizer))
+    base = walk(robustness.BASE_MODEL, BaseConfig.of(study, **study.base_fields), text=text)
+    (fields,) = study.training_fields("baseline")
+    training = TrainConfig.of(study, **fields)
     walk(robustness.TRAIN_BASELINE, training, text=text, start=base)
     with pytest.raises(BadInput, match="train-baseline and train-monotonic are called with equal scientific fields"):
         walk(robustness.TRAIN_MONOTONIC, training, text=text, start=base)

@@ -92,6 +92,8 @@ def test_whatever_a_claim_lacks_is_said_in_the_verdict_and_as_not_shown(case):
     assert case == "nothing lacks" or "That the constraint makes the model harder to attack" in found.not_shown
     for said in (found.verdict, found.lead, found.not_shown, *numbers(given(**changed))):
         assert "\n" not in said and not NEVER.search(said)
+    assert found.lead.startswith(("Under hotflip, monotonic's loss rises", "The question is"))
+    assert len(found.lead.split()) <= 35
 
 
 def test_all_that_lacks_is_named_together():
@@ -111,17 +113,21 @@ def test_all_that_lacks_is_named_together():
 @pytest.mark.parametrize(
     ("said", "interval", "beside"),
     [
-        ("differs", LESS, "less than that of the baseline .* may be less or more than the margin"),
-        ("differs", [-0.05, -0.03], "less than that of the baseline .* is more than the margin"),
-        ("differs", MORE, "more than that of the baseline"),
-        ("differs within the margin", [-0.01, -0.004], "is less than the margin .* two one-sided tests at 5%, the 90%"),
-        ("equivalent", NOTHING, "as much as that of the baseline, within the margin .* two one-sided tests at 5%"),
-        ("equivalent", LESS, f"as much as that of the baseline.*; {OPEN}"),
-        ("undecided", [-0.1, 0.1], "is undecided"),
+        ("differs", LESS, "0.0300 nats per token less than the baseline's .*: perhaps less, or more than the margin"),
+        ("differs", [-0.05, -0.03], "less than the baseline's .*: more than the margin of 0.02"),
+        ("differs", MORE, "more than the baseline's"),
+        ("differs within the margin", [-0.01, -0.004], ": less than the margin .*two one-sided tests at 5%, 90% int"),
+        ("equivalent", NOTHING, ": as much within the margin of 0.02 .two one-sided tests at 5%"),
+        ("equivalent", LESS, ": as much within the margin"),
+        ("undecided", [-0.1, 0.1], ": undecided"),
     ],
 )
 def test_a_difference_stands_beside_the_margin(said, interval, beside):
-    assert re.search(beside, told(given(said, interval, p_value=0.2 if OPEN in beside else 0.002)).lead)
+    assert re.search(beside, told(given(said, interval)).lead)
+
+
+def test_an_equivalence_whose_p_and_interval_disagree_says_so():
+    assert OPEN in told(given("equivalent", LESS, p_value=0.2)).not_shown
 
 
 def test_the_numbers_have_their_interval_p_texts_sources_and_trainings():
@@ -138,7 +144,7 @@ def test_what_is_measured_at_equal_clean_loss_has_no_p_and_says_so():
     matched = given(p_value=None, asked={"measure": "increase_at_equal_loss"})
     (line,) = numbers(matched)
     assert line.startswith("hotflip, monotonic - baseline at equal clean loss: -0.0300 nats")
-    assert "not tested by exchanges" in line and "not tested by exchanges" in told(matched).lead
+    assert "not tested by exchanges" in line and "that of the model without constraint" in told(matched).lead
 
 
 def test_the_figure_has_a_row_for_the_difference_each_placebo_each_way_and_the_control():

@@ -46,12 +46,9 @@ def test_every_number_is_the_one_that_is_computed_by_hand():
     # attacked 15 + 44 = 59, clean 10 + 40 = 50, 15 tokens; control 11 + 42 = 53, blind 13 + 43 = 56;
     # search 12.5 + 42 = 54.5 and 14 + 44 = 58; of the whole texts 20 + 40 = 60, 20 tokens
     assert found.clean_loss_nats_per_token == pytest.approx(3.0)
-    assert found.attacked_loss_nats_per_token == pytest.approx(3.6)
     assert found.increase_nats_per_token.value == pytest.approx(9 / 15)
     assert found.relative_increase.value == pytest.approx(0.6 / 3.0)
-    assert found.control_loss_nats_per_token == pytest.approx(3.2)
     assert found.control_increase_nats_per_token.value == pytest.approx(0.2)
-    assert found.control_relative_increase.value == pytest.approx(0.2 / 3.0)
     assert found.attack_minus_control_nats_per_token.value == pytest.approx(9 / 15 - 0.2)
     assert found.blind_increase_nats_per_token.value == pytest.approx(6 / 15)
     assert found.search_increase_nats_per_token.value == pytest.approx(8 / 15)
@@ -59,7 +56,6 @@ def test_every_number_is_the_one_that_is_computed_by_hand():
     assert [budget.value for budget in found.budget_increases] == pytest.approx([4.5 / 15, 8 / 15])
     assert found.success_rate.value == 0.5  # 1.0 and 0.4 nats, of which 0.3 and 0.6 are needed
     assert found.control_success_rate.value == 0.25  # one of two draws on the first text
-    assert found.success_rate_minus_control.value == 0.25
     assert (found.documents, found.sources, found.tokens_scored) == (2, 2, 15)
 
 

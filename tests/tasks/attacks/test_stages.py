@@ -30,7 +30,6 @@ from tasks.attacks.trigger import TriggerSearch, control_triggers
 from tasks.language.model import load, save
 from tasks.language.stages import SetupConfig
 from tasks.language.tokenizer import round_trips, text_of
-from tasks.robustness.stages import for_setup
 from tasks.robustness.study import Study
 from tasks.stage.configuration import scientific
 from tasks.stage.run import Stage, StageInput, StageRun
@@ -112,7 +111,7 @@ class Attacked:
 def attacked(root: Path, study: Study) -> Attacked:
     """Runs what is not finished yet."""
     stage = Here(root, study.name)
-    handles = {"setup": stage(SETUP, for_setup(study))}
+    handles = {"setup": stage(SETUP, SetupConfig.of(study, tokenizer=study.tokenizer))}
     text = handles["setup"]
     for name, seed in MODELS.items():
         given = {"model": name, "folder": FOLDERS[name], "execution": study.execution, "cell": name}
@@ -186,9 +185,8 @@ def test_a_trigger_is_the_best_restart_on_the_search_split_and_given_as_ids_and_
         searched, found = getattr(study.uat(model), search), study.searched("uat", model)
         best, shown = max(searched.restarts, key=lambda own: own.search_loss_nats_per_token), found.triggers[search]
         assert shown.trigger_ids == best.trigger_ids == searched.budgets["1"] and len(best.trigger_ids) == 3
-        assert best.search_loss_nats_per_token > shown.search_loss_clean_nats_per_token
+        assert best.search_loss_nats_per_token > searched.search_loss_clean_nats_per_token
         assert shown.trigger_text == text_of(tokenizer, best.trigger_ids)
-        assert shown.trigger_round_trips == round_trips(tokenizer, best.trigger_ids)
         assert len(searched.curve) == 2 * 4 and searched.curve == sorted(searched.curve)
         spent = searched.forward_sequences + 2 * searched.backward_sequences
         documents = len(study.texts(12, split="attack-search"))

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from tasks.findings.table import Link, Table, markdown_table, markdown_text, no_formula, visible
+from tasks.findings.table import Link, Table, markdown_table, no_formula, visible
 
 
 def test_numbers_stand_right_words_left_and_all_lines_are_equally_long():
@@ -103,23 +103,6 @@ def test_text_in_which_an_interval_stands_beside_words_is_kept_as_it_is():
 )
 def test_what_does_not_show_is_written_as_its_escape(text, shown):
     assert visible(text) == shown
-
-
-def test_text_in_markdown_is_shown_as_it_is():
-    """Rendered by the library that the terminal uses."""
-    from markdown_it import MarkdownIt
-
-    nasty = "*a* _b_ `c` <script> &amp; [x](y) | ~~z~~ \\n #"
-    html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(f"- {markdown_text(nasty)}")
-    shown = html.replace("<ul>\n<li>", "").replace("</li>\n</ul>\n", "")
-    expected = nasty.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    assert shown == expected
-    in_a_table = (
-        MarkdownIt("commonmark")
-        .enable(["table", "strikethrough"])
-        .render(markdown_table(["x"], [[markdown_text(nasty)]]))
-    )
-    assert f"<td>{expected}</td>" in in_a_table
 
 
 def test_a_link_is_its_text_in_markdown():

@@ -8,13 +8,14 @@ import pytest
 from flows import command, icecube
 from storage import durable
 from storage.errors import CheckFailed
+from tasks.findings.document import Document
 from tasks.findings.sweep.results import numbers_of
+from tasks.icecube import report
 from tasks.icecube.configuration import Trained
 from tasks.icecube.final_results import FinalResults, TrialFacts, TrialSeed
 from tasks.icecube.numbers import ANGLE, _end, trial_facts
 from tasks.icecube.stages import TrainConfig
 from tasks.icecube.views import failure_table
-from tasks.icecube.words import about_rates, lead, not_shown, numbers, verdict
 from tasks.training.budget import Budget, LearningGate
 from tasks.training.schedule import Schedule
 from tasks.training.trained import Trained as Course
@@ -58,7 +59,8 @@ def of(**trials: TrialFacts) -> FinalResults:
     found = FinalResults.read_file(finished().path("icecube-report") / "final_results.json")
     named = {name.replace("_", "-"): one for name, one in trials.items()}
     trivial = found.trivial.model_copy(update={"best_constant_degrees": TRIVIAL})
-    return found.model_copy(update={"trials": named, "trivial": trivial})
+    runs = found.runs | {f"{name}-{seed}": found.runs["look"] for name, one in named.items() for seed in one.seeds}
+    return found.model_copy(update={"trials": named, "trivial": trivial, "runs": runs})
 
 
 @pytest.mark.parametrize(
@@ -145,19 +147,24 @@ CASES: dict[str, tuple[dict[str, TrialFacts], str, str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_cause_is_named_only_where_the_trials_show_it(case: str):
     trials, said, lacking = CASES[case]
-    results = of(**trials)
-    assert verdict(results) == said and lacking in " ".join(not_shown(results))
-    assert ("as found: " in " ".join(numbers(results))) == ("as_found" in trials)
-    assert case != "learned from raw inputs too, however far from healed" or "35.0 to 37.0 degrees" in lead(results)
+    found = report.document(of(**trials))
+    assert found.verdict == said and lacking in " ".join(found.not_shown)
+    assert ("as found: " in " ".join(found.numbers)) == ("as_found" in trials)
+    assert case != "learned from raw inputs too, however far from healed" or "35.0 to 37.0 degrees" in found.lead
 
 
 def test_a_trial_means_what_it_changes_whatever_it_is_called():
     """Seen: the control had to be called as-found, and the trial of the inputs normalise, or the study was refused."""
     usual = {"as_found": AS_FOUND, "normalise": NORMALISE, "dropout": DROPOUT}
     renamed = dict(zip(("plain", "scaled", "forgetful"), usual.values(), strict=True))
-    said, other = ([verdict(of(**trials)), *about_rates(of(**trials))] for trials in (usual, renamed))
+    documents = [report.document(of(**trials)) for trials in (usual, renamed)]
+    said, other = ([found.verdict, *about_rates(found)] for found in documents)
     assert said[0].startswith("Raw inputs: ") and "the trial normalise was not too high" in " ".join(said)
     assert other == [one.replace("trial normalise", "trial scaled") for one in said]
+
+
+def about_rates(found: Document) -> list[str]:
+    return next(section.points for section in found.sections if section.title == "The learning rates")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +179,7 @@ def test_a_trial_means_what_it_changes_whatever_it_is_called():
 def test_a_finding_about_rates_is_limited_to_its_inputs_where_the_two_differ(raw: Any, normalised: Any, said: Any):
     results = of(normalise=trial(*BAD, **NORMALISED))
     results = results.model_copy(update={"recommended": {"raw": raw, "normalised": normalised}})
-    found = " ".join(about_rates(results))
+    found = " ".join(about_rates(report.document(results)))
     assert said in found if said else "holds for raw inputs only" not in found
     assert "was not too high" not in found, "where normalising did not heal"
 
@@ -221,7 +228,8 @@ def test_a_training_at_another_rate_than_the_recommended_one_is_refused():
 def test_the_table_of_failures_says_which_events_were_found_and_where_none_was_searched(given: Any, said: str):
     one = ended(1, "numerical_failure", None).model_copy(update={"failure": failed(**given)})
     results = of(as_found=trial_facts([], [one], 0.25, TRIVIAL))
-    assert failure_table(results).rows[0][5] == said
+    table = failure_table(results)
+    assert table and table.rows[0][5] == said
 
 
 def test_every_row_of_numbers_names_its_run_and_the_table_on_disk_is_that_of_the_results():

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tasks.attacks.stages import for_base
 from tasks.language.base import model_bytes
 from tasks.language.stages import BaseConfig
 from tasks.monotonic.stages import ChooseConfig, TrainConfig
@@ -19,7 +18,7 @@ def test_the_estimate_grows_with_what_is_kept():
 def test_as_many_models_are_estimated_as_a_finished_study_holds():
     study = finished_study()
     there = [file for file in study.root.rglob("model.safetensors") if "checkpoints" not in file.parts]
-    assert for_base(study.study).models_of_study == len(there) == 8
+    assert BaseConfig.of(study.study, **study.study.base_fields).models_of_study == len(there) == 8
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,8 @@ def test_as_many_models_are_estimated_as_a_finished_study_holds():
 )
 def test_arms_snapshots_and_trials_are_counted(changed, models, tmp_path):
     study = tiny_study(tmp_path, **changed)
-    config, configs = for_base(study), [handle.config for handle in handles_of(tmp_path, study).values()]
+    config = BaseConfig.of(study, **study.base_fields)
+    configs = [handle.config for handle in handles_of(tmp_path, study).values()]
     assert config.models_of_study == models
     assert config.trainings_of_study == sum(isinstance(one, TrainConfig | BaseConfig) for one in configs)
     assert sum(isinstance(one, ChooseConfig) for one in configs) in (0, len(study.arms))
@@ -42,6 +42,7 @@ def test_arms_snapshots_and_trials_are_counted(changed, models, tmp_path):
 def test_a_model_that_is_loaded_has_neither_training_nor_snapshots_of_its_own(tmp_path):
     scratch = tiny_study(tmp_path)
     hub = {"source": "hub", "model": "EleutherAI/pythia-70m", "revision": "0" * 40}
-    config, ours = for_base(tiny_study(tmp_path, model=hub)), for_base(scratch)
+    loaded = tiny_study(tmp_path, model=hub)
+    config, ours = (BaseConfig.of(study, **study.base_fields) for study in (loaded, scratch))
     assert ours.models_of_study - config.models_of_study == 1  # untrained; the snapshot is the baseline's then
     assert ours.trainings_of_study - config.trainings_of_study == 1

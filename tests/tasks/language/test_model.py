@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM
 
 from storage import durable
 from storage.errors import BadInput, CheckFailed
-from tasks.attacks.stages import for_base
 from tasks.language import memory
 from tasks.language import model as language
 from tasks.language.activation import MonotoneParts, monotone_parts
@@ -21,7 +20,7 @@ from tasks.language.base import base
 from tasks.language.blocks import Blocks, pack
 from tasks.language.configuration import BaseChecks, FromScratch, PretrainedDirectory, PretrainedHub
 from tasks.language.losses import perplexity, require_trained
-from tasks.language.memory import kept_for_backward
+from tasks.language.stages import BaseConfig
 from tasks.robustness.study import Study
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
@@ -285,8 +284,18 @@ def test_no_pass_of_a_training_asks_for_a_value_so_that_no_host_waits_for_its_gp
 
 
 def kept(model, tokens: torch.Tensor, bf16: bool) -> int:
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        return kept_for_backward(model, lambda: language.block_losses(model, tokens).mean())
+    """Bytes that autograd keeps between the forward and the backward pass, weights and buffers left out."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    held: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        held[tensor.untyped_storage().data_ptr()] = tensor  # so that no address is used twice
+        return tensor
+
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
+    with autocast, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        language.block_losses(model, tokens).mean()
+    return sum(tensor.untyped_storage().nbytes() for place, tensor in held.items() if place not in own)
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -380,7 +389,7 @@ def test_base_checks_the_memory_before_it_trains_and_keeps_the_estimate_out_of_i
     monkeypatch.setattr(memory, "memory_bytes", lambda _: 1000)
     run = stage_run(tmp_path)
     with pytest.raises(BadInput, match=r"this cpu has 0\.0 GiB"):
-        base(run, for_base(study.study), text=study.input("setup"))
+        base(run, BaseConfig.of(study.study, **study.study.base_fields), text=study.input("setup"))
     assert not list(run.directory.glob("checkpoints/*")) and not (run.directory / "initial").exists()
 
 

@@ -4,11 +4,9 @@ from functools import cache
 from pathlib import Path
 
 from deployments.dag.walk import Handle, Walk
-from tasks.attacks.stages import for_base, for_starts, for_trainings
 from tasks.language.stages import BaseConfig, SetupConfig
 from tasks.monotonic.arm import ARMS as every_arm
 from tasks.monotonic.stages import ConstrainConfig, TrainConfig
-from tasks.robustness.stages import for_setup
 from tasks.robustness.study import Study
 from tasks.stage.run import Stage
 from tests.once import made_once
@@ -31,16 +29,19 @@ def arms_study(folder: Path, **changed: object) -> Study:
 
 def training_of(study: Study, arm: str) -> TrainConfig:
     """How an arm is trained; the baseline also keeps snapshots, as one does whose base was loaded."""
-    (config,) = for_trainings(study, arm)
-    return config.model_copy(update={"snapshots": study.snapshots if arm == "baseline" else []})
+    (fields,) = study.training_fields(arm)
+    return TrainConfig.of(study, **fields | {"snapshots": study.snapshots if arm == "baseline" else []})
 
 
 def arms_page(study: Study, stage: Walk) -> dict[str, Handle]:
     """text, base, `<arm> start` and each arm -> handle."""
-    text = stage(SETUP, for_setup(study))
-    base = stage(BASE, for_base(study), text=text)
+    text = stage(SETUP, SetupConfig.of(study, tokenizer=study.tokenizer))
+    base = stage(BASE, BaseConfig.of(study, **study.base_fields), text=text)
     handles = {"text": text, "base": base}
-    starts = {name: stage(CONSTRAIN, config, text=text, base=base) for name, config in for_starts(study).items()}
+    starts = {
+        name: stage(CONSTRAIN, ConstrainConfig.of(study, **fields), text=text, base=base)
+        for name, fields in study.start_fields.items()
+    }
     for arm in study.arms:
         start = starts[study.start_of(arm)] if every_arm[arm].signs else base
         handles[f"{arm} start"] = start

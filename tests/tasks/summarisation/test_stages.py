@@ -1,6 +1,6 @@
 """The stages of the summarisation study: every number follows, nothing is lost, and what was edited is refused."""
 
-import json
+import re
 import shutil
 import subprocess
 import sys
@@ -62,15 +62,14 @@ def test_a_sweep_over_seeds_compares_the_arms_over_trainings_and_texts(tmp_path:
         study, Here(root, study.name, study.execution)
     )
     found = durable.read_json(handle.run.path / "final_results.json")
-    for attack, of_arms in found["increase_differences"].items():
-        title, over = f"increase by {attack}", of_arms["monotonic"]
+    for attack in ("uat", "hotflip"):
+        title = f"increase by {attack}"
         ours, theirs = (found["means"][title][arm]["values"] for arm in ("monotonic", "baseline"))
-        assert over["of_seeds"] == pytest.approx([ours[seed] - theirs[seed] for seed in (str(study.seed), "7")])
         rows = {(row["arm"], row["reference"]): row for row in found["comparisons"][title]}
+        mean = sum(ours[seed] - theirs[seed] for seed in (str(study.seed), "7")) / 2
         row = rows["monotonic", "baseline"]
-        assert (row["interval"], row["p"], row["seeds"]) == (over["interval"], over["p_value"], 2)
-        assert over["sources"] > 2 and over["standard_error_of_sources"] > 0 and ("monotonic", "per-unit-signs") in rows
-        assert rows["baseline", "base"]["p"] is not None
+        assert row["mean"] == pytest.approx(mean) and row["seeds"] == 2
+        assert ("monotonic", "per-unit-signs") in rows and rows["baseline", "base"]["p"] is not None
     answer = durable.read_json(handle.run.result_file)["answer"][0]
     assert found["primary"]["answer"] or "Not answered" in answer
     table = (handle.run.path / "table.md").read_text()
@@ -84,7 +83,7 @@ def test_arms_are_compared_at_equal_clean_loss_where_snapshots_are_kept() -> Non
     (row,) = (
         line
         for line in (finished().path("summarisation-report") / "table.md").read_text().splitlines()
-        if line.startswith("| at equal clean loss")
+        if re.match(r"\| (\*\*)?monotonic - baseline, at equal clean loss", line)
     )
     assert f"{matched.increase_nats_per_token.value:+.4f}" in row
 
@@ -306,7 +305,5 @@ def test_what_was_not_edited_passes(stage: str, tmp_path: Path) -> None:
     asked_again(stage, SMOKE, tmp_path, nothing)
 
 
-def test_equal_words_of_the_configuration_and_the_report(tmp_path: Path) -> None:
-    kept = json.loads((finished().path("summarisation-report") / "final_results.json").read_text())
-    assert kept["configuration"]["prefix"] == "summarize: "
-    assert kept["packed"]["train"]["articles_cut"] > 0
+def test_articles_that_are_cut_are_counted() -> None:
+    assert results().packed["train"].articles_cut > 0
