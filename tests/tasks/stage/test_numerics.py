@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -19,11 +20,12 @@ import transformers
 from deployments.dag.page import load_page
 from deployments.dag.walk import Walk
 from flows.command.settings import read_study
-from storage import durable
+from storage import durable, locks
+from storage.checkpoints import Checkpoints
 from storage.errors import BadInput
 from tasks.inversion.stages import PilotConfig
 from tasks.language.configuration import LocalFiles
-from tasks.stage import numerics
+from tasks.stage import generators, numerics
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
@@ -276,3 +278,22 @@ def test_a_run_begun_when_every_stage_listed_everything_goes_on(tmp_path):
     assert other.end_state == "bad_input" and "micro_batch_examples was 4, is 8." in other.message
     assert toy_attempt(tmp_path, config).end_state == "finished"
     assert "numerics_changes" not in durable.read_json(run.result_file)
+
+
+def drawn() -> list[float]:
+    return [torch.rand(()).item(), float(np.random.rand()), np.random.randn(), random.random(), random.gauss(0, 1)]
+
+
+def test_every_generator_goes_on_from_a_checkpoint(tmp_path):
+    lock = locks.acquire(tmp_path / "locks")
+    try:
+        checkpoints = Checkpoints(tmp_path / "checkpoints", {}, lock)
+        drawn()
+        checkpoints.save(1, {"rng": generators.generator_tensors(False)}, {"rng": generators.generator_numbers()})
+        expected = drawn()
+        assert drawn() != expected
+        saved = checkpoints.verified(1)
+        generators.load_generators(saved.tensors("rng"), saved.state["rng"])
+        assert drawn() == expected
+    finally:
+        lock.release()

@@ -1,13 +1,17 @@
-"""Gradient norms of an epoch: the largest, the usual, and what that says about clipping."""
+"""Gradient norms of an epoch and what they say about clipping; which parameters decay."""
 
 import json
 import math
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from storage import durable
+from tasks.training.budget import Budget
 from tasks.training.gradients import GradientNorms, advice
+from tasks.training.optimizer import adamw
 from tests.tasks.tiny import ToyConfig, toy_attempt, toy_directory
 
 TOY = ToyConfig()
@@ -64,3 +68,42 @@ def test_every_epoch_has_a_row_of_its_own_norms(tmp_path):
     assert norms[0]["gradient_norm_max"] != norms[1]["gradient_norm_max"]
     log = (run.attempts / "0001.log").read_text()
     assert log.count("largest gradient norm") == 2 and log.count("a usual max_gradient_norm") == 1, "advice once"
+
+
+BUDGET = Budget(learning_rate=0.1, weight_decay=0.5)
+
+
+def after_a_step_without_gradient(undecayed: tuple[str, ...] = ()) -> dict[str, float]:
+    """Parameter name -> the factor by which one step of zero gradient changed it."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 2))
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)
+        parameter.grad = torch.zeros_like(parameter)
+    adamw(model, BUDGET, undecayed).step()
+    return {name: round(parameter.flatten()[0].item(), 6) for name, parameter in model.named_parameters()}
+
+
+def test_weight_matrices_decay_and_biases_and_norms_do_not():
+    assert after_a_step_without_gradient() == {
+        "0.weight": 0.95,
+        "0.bias": 1.0,
+        "1.weight": 1.0,
+        "1.bias": 1.0,
+        "2.weight": 0.95,
+        "2.bias": 1.0,
+    }
+
+
+def test_a_named_matrix_does_not_decay():
+    assert after_a_step_without_gradient(("2.weight",))["2.weight"] == 1.0
+
+
+def test_a_model_with_nothing_to_decay_can_be_optimised():
+    adamw(nn.LayerNorm(3), BUDGET).step()
+
+
+def test_the_moments_decay_as_the_budget_says():
+    model = nn.Linear(2, 2)
+    assert {group["betas"] for group in adamw(model, BUDGET).param_groups} == {(0.9, 0.999)}
+    chosen = BUDGET.model_copy(update={"beta_1": 0.8, "beta_2": 0.95})
+    assert {group["betas"] for group in adamw(model, chosen).param_groups} == {(0.8, 0.95)}

@@ -1,5 +1,7 @@
 """Arms over seeds: the numbers of the recorded study, and what is refused."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -10,6 +12,7 @@ from tasks.findings.statistics.comparison import (
     Values,
     arm_mean,
     compare_together,
+    holm,
     require_comparable,
     seeds_needed,
 )
@@ -175,3 +178,22 @@ def test_what_seeds_agree_on_is_not_shown_where_other_sources_would_differ():
         again = compare_together({"": values}, pairs, 0.95, 3, sources={"": {pairs[0]: of}})[""]
         assert again[0].better == shown and (again[0].interval, again[0].p) == (of.interval, of.p_value)
         assert again[1].worse and again[1].interval == rows[1].interval
+
+
+def test_the_smallest_is_multiplied_by_all_and_none_falls_below_the_one_before():
+    found = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
+    # sorted 0.005 * 4, 0.01 * 3, 0.03 * 2, 0.04 * 1 -> 0.04 is raised to 0.06
+    assert found == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02})
+    assert list(found) == ["a", "b", "c", "d"]
+
+
+def test_one_is_left_as_it_is_and_none_exceeds_1():
+    assert holm({"a": 0.03}) == {"a": 0.03}
+    assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
+    assert holm({}) == {}
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.1, math.nan])
+def test_what_is_no_p_value_is_refused_by_name(p):
+    with pytest.raises(ValueError, match="the p-value of b is"):
+        holm({"a": 0.5, "b": p})
