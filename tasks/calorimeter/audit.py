@@ -4,7 +4,7 @@ event alone, numpy, and no loop of a stage."""
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -106,7 +106,7 @@ def _of_file(file: Callable[[np.ndarray], np.ndarray]) -> OfEvent:
     return lambda light, _: file(light[None])[0]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Hidden:
     """The hidden sensors of each event by a network that fills in, and what calorimeter-judge says of them."""
 
@@ -115,21 +115,10 @@ class _Hidden:
     judged: StageInput
     light: np.ndarray
 
-    @cached_property
-    def config(self) -> FillConfig:
-        return self.given.configuration(FillConfig)
-
-    @cached_property
-    def judging(self) -> JudgeConfig:
-        return self.judged.configuration(JudgeConfig)
-
-    @cached_property
-    def network(self) -> OfEvent:
-        return alone(Filler, self.given.path / "model")
-
-    @property
-    def kept_events(self) -> range:
-        return range(min(self.judging.predicted_events or len(self.light), len(self.light)))
+    def __post_init__(self) -> None:
+        self.config, self.judging = self.given.configuration(FillConfig), self.judged.configuration(JudgeConfig)
+        self.network = alone(Filler, self.given.path / "model")
+        self.kept_events = range(min(self.judging.predicted_events or len(self.light), len(self.light)))
 
     def of(self, event: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The hidden sensors by number, and what the network and their neighbours say of each in photons."""

@@ -16,9 +16,8 @@ from storage import markers
 from storage.errors import require
 from storage.tensors import read_tensors
 from tasks.calorimeter import stages
-from tasks.calorimeter.fit import LOSS
+from tasks.calorimeter.fit import LOSS, normaliser_of, residuals
 from tasks.calorimeter.judge import GUESSES, LIGHT, columns, mean_errors
-from tasks.calorimeter.look import normaliser_of, residuals
 from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, Measures, RegressConfig
 from tasks.data.normaliser import Normaliser
@@ -201,10 +200,8 @@ class Filled:
     def arms(self, level: float) -> dict[str, dict[str, ArmMean]]:
         return {
             light: {
-                name: arm_mean(values, level).model_copy(
-                    update={"interval": self.over(level, arm, light, column).interval}
-                )
-                for (name, values), (arm, column) in zip(by_name.items(), FILLS.values(), strict=True)
+                name: ArmMean(**dict(arm_mean(of, level)) | {"interval": self.over(level, arm, light, column).interval})
+                for (name, of), (arm, column) in zip(by_name.items(), FILLS.values(), strict=True)
             }
             for light, by_name in self.values().items()
         }
@@ -244,14 +241,8 @@ def gates(inputs: Mapping[str, StageInput], fits: Mapping[str, Fit]) -> Iterator
     ours, raw = (normaliser_of(inputs["look"], raw=raw).digest for raw in (False, True))
     others = sum(fit.normaliser != (raw if role.startswith("raw-") else ours) for role, fit in fits.items())
     yield at_most("models with another normaliser than their arm's", others, 0)
-    encoders = {
-        role: {
-            name: of for name, of in read_tensors(inputs[role].path / WEIGHTS).items() if name.startswith("encoder.")
-        }
-        for role in fits
-        if role == "mae" or role.startswith("inpaint-frozen-")
-    }
-    theirs = encoders.pop("mae")
-    moved = sum(not of[name].equal(theirs[name]) for of in encoders.values() for name in theirs)
+    frozen = [read_tensors(inputs[role].path / WEIGHTS) for role in fits if role.startswith("inpaint-frozen-")]
+    encoder = [*read_tensors(inputs["mae"].path / WEIGHTS).items()]
+    moved = sum(not of[name].equal(kept) for of in frozen for name, kept in encoder if name.startswith("encoder."))
     yield at_most("tensors in which a frozen encoder differs from that of the pretraining", moved, 0)
     yield distinct("weights of the models", {role: markers.digest(inputs[role].run, WEIGHTS) for role in fits})

@@ -1,6 +1,8 @@
-"""calorimeter-mae, calorimeter-inpaint and calorimeter-regress: one training each. calorimeter-export: each regressor
+"""calorimeter-look: what the light is like, the one normaliser of all models, and what needs no learning.
+calorimeter-mae, calorimeter-inpaint and calorimeter-regress: one training each. calorimeter-export: each regressor
 as an ONNX file, from photons to cm and MeV, held against its torch model."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -11,13 +13,15 @@ from safetensors.torch import save_file
 
 from storage import durable
 from storage.errors import require_limit
-from tasks.calorimeter.look import normaliser_of
+from tasks.calorimeter import stages
 from tasks.calorimeter.showers import TARGETS
-from tasks.calorimeter.stages import ExportConfig, ExportResult, FillConfig, FitConfig, FitResult, RegressConfig
-from tasks.data.normaliser import Normaliser
+from tasks.calorimeter.stages import FillConfig, FitResult, RegressConfig
+from tasks.data.gate import require_inputs
+from tasks.data.normaliser import Normaliser, Step
+from tasks.data.statistics import column_statistics
 from tasks.sensors.batches import Batch, Batches, fill_losses, target_losses
 from tasks.sensors.networks import Filler, Physical, Regressor
-from tasks.sensors.xenon import Events
+from tasks.sensors.xenon import SENTINEL, Events
 from tasks.stage.numerics import device
 from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageInput, StageRun
@@ -29,6 +33,9 @@ from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
 
+READING, CENTRAL, AT_ONCE = "light_photons", 0.68, 1000
+RECORDED = Step(name=READING, offset=3.0, scale=4.08 / math.log(10), logarithm_of_plus=1000.0)
+"""ln(1 + x / 1000) / 4.08."""
 PRETRAINED, EVENTS_IN_A_PART, LOSS = "calorimeter-mae", 50, "validation_loss"
 CHECKED, TOLERANCE = 16, 1e-3
 """On how many events a prediction must not depend on how they come, to within so much of what is normalised."""
@@ -38,6 +45,32 @@ the truth."""
 INPUT, OUTPUT = "photons", "targets"
 Start = StageInput | None
 Losses = Callable[[torch.Tensor, Batch], torch.Tensor]
+
+
+def look(run: StageRun, config: stages.LookConfig, data: StageInput) -> stages.LookResult:
+    """Publishes `normaliser/`, of light and of what is to be found. CheckFailed where light is not fit to train on."""
+    train, validation = Events.open(data, "train"), Events.open(data, "validation")
+    parts = (train.light[first : first + AT_ONCE] for first in range(0, len(train), AT_ONCE))
+    columns = column_statistics((light[light != SENTINEL][:, None] for light in parts), [READING])
+    columns += column_statistics([np.array(train.truth)], TARGETS)
+    steps = Normaliser.measured(columns).steps
+    normaliser = Normaliser(steps=[RECORDED, *steps[1:]] if config.scaling == "logarithm" else steps)
+    require_inputs(columns, normaliser, config.max_absolute_z)
+    with run.publish("normaliser") as folder:
+        normaliser.save(folder)
+    trivial = residuals(validation.truth - np.array([column.mean for column in columns[1:]], dtype=np.float64))
+    return stages.LookResult(columns=[column.as_json() for column in columns], trivial=trivial)
+
+
+def normaliser_of(look: StageInput, raw: bool = False) -> Normaliser:
+    """The published one; `raw`: with light as it is, which is another normaliser, with another digest."""
+    steps = Normaliser.load(look.path / "normaliser").steps
+    return Normaliser(steps=[*Normaliser.none([READING]).steps, *steps[1:]] if raw else steps)
+
+
+def residuals(errors: np.ndarray) -> stages.Measures:
+    """The central 68 % of |error| of each target, of errors [N, 4]."""
+    return dict(zip(TARGETS, np.quantile(np.abs(errors), CENTRAL, axis=0).tolist(), strict=True))
 
 
 def regress(run: StageRun, config: RegressConfig, data: StageInput, look: StageInput, start: Start = None) -> FitResult:
@@ -78,7 +111,7 @@ def fill(run: StageRun, config: FillConfig, data: StageInput, look: StageInput, 
 
 def _train(
     run: StageRun,
-    config: FitConfig,
+    config: stages.FitConfig,
     given: Batches,
     judged: Batches,
     network: Any,
@@ -123,11 +156,11 @@ def _mean_of(parts: Iterator[torch.Tensor]) -> float:
     return float(torch.cat([part.double().cpu() for part in parts]).mean())
 
 
-def export(run: StageRun, config: ExportConfig, data: StageInput, **fits: StageInput) -> ExportResult:
+def export(run: StageRun, config: stages.ExportConfig, data: StageInput, **fits: StageInput) -> stages.ExportResult:
     """Publishes `onnx/`, a file for each regressor. CheckFailed where onnxruntime does not say what torch says."""
     if not installed():
         run.log.warning("exports nothing, as the extra is not installed: %s", INSTALL, extra=FOR_THE_TERMINAL)
-        return ExportResult(files={})
+        return stages.ExportResult(files={})
     light, graph, files = torch.from_numpy(np.array(Events.open(data, "validation").light[:EXPORTED_EVENTS])), None, {}
     with run.publish(FOLDER) as folder:
         for done, role in enumerate(sorted(fits, key=lambda role: int(role.rpartition("-")[2]))):
@@ -141,4 +174,4 @@ def export(run: StageRun, config: ExportConfig, data: StageInput, **fits: StageI
             for name, away, scale in zip(TARGETS, files[role].largest_difference, scales, strict=True):
                 check = f"{name} of {role} by onnxruntime is that by torch, in deviations of the truth"
                 require_limit(check, away / scale, NEAR)
-    return ExportResult(files=files)
+    return stages.ExportResult(files=files)

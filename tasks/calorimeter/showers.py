@@ -58,11 +58,21 @@ def showers(run: StageRun, config: ShowersConfig) -> ShowersResult:
 
 
 def generated(asked: Generated, split: str, seed: int) -> Iterator[Part]:
-    """The events of a split; the same sensors are dead in both."""
+    """The events of a split. Energies in MeV are uniform; the same sensors are dead in all events of both."""
     count, stream = (asked.train_events, 1) if split == "train" else (asked.validation_events, 2)
-    energies = (asked.least_energy_mev, asked.most_energy_mev)
-    parts = points_of_light(count, energies, asked.dead_share, AT_ONCE, seed, stream)
-    return ((f"generated showers, {split}", AT_ONCE * at, *part) for at, part in enumerate(parts))
+    known, (u, v) = detector(), (HALF_U - MARGIN, HALF_V - MARGIN)
+    dead = np.random.default_rng([seed, 0]).permutation(SENSORS)[: round(asked.dead_share * SENSORS)]
+    low, high = np.transpose([(-u, u), (-v, v), DEPTHS, (asked.least_energy_mev, asked.most_energy_mev)])
+    for first in range(0, count, AT_ONCE):
+        random = np.random.default_rng([seed, stream, first])
+        truth = random.uniform(low, high, (min(AT_ONCE, count - first), 4))
+        light = NOISE * random.standard_normal((len(truth), SENSORS), dtype=np.float32)
+        for row, (*place, energy) in enumerate(truth):
+            away = np.array(place) - known.places
+            of_sphere = known.areas * (away * known.normals).sum(1) / (4 * np.pi * (away**2).sum(1) ** 1.5)
+            light[row] += random.poisson(energy * PHOTONS_PER_MEV * of_sphere + GLOW)
+        light[:, dead] = SENTINEL
+        yield f"generated showers, {split}", first, light, truth.astype(np.float32)
 
 
 def read(asked: RootFiles, split: str) -> Iterator[Part]:
@@ -71,28 +81,6 @@ def read(asked: RootFiles, split: str) -> Iterator[Part]:
     for file, first, part in read_trees(getattr(asked, split), digests, asked.tree, BRANCHES, AT_ONCE, "showers.tree"):
         light, place, energy = part.values()
         yield file, first, light, np.concatenate([place, energy], axis=1)
-
-
-def points_of_light(
-    count: int, energies: tuple[float, float], dead_share: float, at_once: int, seed: int, stream: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Light in photons [N, S] and truth in cm and MeV [N, 4] of events, so many `at_once`.
-
-    Energies in MeV are uniform between two; the same sensors are dead in all events of a seed, whatever the stream.
-    """
-    known, (u, v) = detector(), (HALF_U - MARGIN, HALF_V - MARGIN)
-    dead = np.random.default_rng([seed, 0]).permutation(SENSORS)[: round(dead_share * SENSORS)]
-    for first in range(0, count, at_once):
-        random = np.random.default_rng([seed, stream, first])
-        low, high = np.transpose([(-u, u), (-v, v), DEPTHS, energies])
-        truth = random.uniform(low, high, (min(at_once, count - first), 4))
-        light = NOISE * random.standard_normal((len(truth), SENSORS), dtype=np.float32)
-        for row, (*place, energy) in enumerate(truth):
-            away = np.array(place) - known.places
-            of_sphere = known.areas * (away * known.normals).sum(1) / (4 * np.pi * (away**2).sum(1) ** 1.5)
-            light[row] += random.poisson(energy * PHOTONS_PER_MEV * of_sphere + GLOW)
-        light[:, dead] = SENTINEL
-        yield light, truth.astype(np.float32)
 
 
 def require_sound(file: str, first: int, light: np.ndarray, truth: np.ndarray, how: Readings) -> None:

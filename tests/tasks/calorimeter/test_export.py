@@ -21,7 +21,7 @@ from tests.tasks.tiny import stage_run
 
 
 @pytest.mark.parametrize("role", ["mae-init-1", "raw-0"])
-def test_a_file_takes_what_sensors_show_and_says_what_the_records_say(role: str) -> None:
+def test_a_file_takes_what_sensors_show_and_says_what_the_records_say(role):
     arm, _, seed = role.rpartition("-")
     events = Events.open(finished().input("calorimeter-showers"), "validation")
     missed = pq.read_table(finished().path(f"calorimeter-regress ({arm}, seed {seed})") / "records.parquet")
@@ -34,7 +34,7 @@ def test_a_file_takes_what_sensors_show_and_says_what_the_records_say(role: str)
     assert np.allclose(file(light[:1]), required[:1], rtol=1e-4, atol=1e-3)
 
 
-def test_the_report_says_how_far_the_files_are_from_the_networks() -> None:
+def test_the_report_says_how_far_the_files_are_from_the_networks():
     files = results().exported
     assert len(files) == 8 == len({*finished().path("calorimeter-export").glob("onnx/*.onnx")})
     assert all(of.examples == 24 for of in files.values())
@@ -44,7 +44,7 @@ def test_the_report_says_how_far_the_files_are_from_the_networks() -> None:
     assert f"no more than: u (cm) {largest:.1e}," in table and 0 < largest < 1e-3
 
 
-def test_the_example_of_the_docs_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_the_docs_runs(capsys, monkeypatch):
     monkeypatch.chdir(finished().path("calorimeter-export") / "onnx")
     (example,) = (block.text for block in blocks("python") if block.page == "docs/study-calorimeter.md")
     exec(example, {})
@@ -58,9 +58,7 @@ def without_files(stages: Stages) -> None:
     stages["audit"]["result"]["kinds"] = [of for of in kinds if of["kind"] != "exports"]
 
 
-def test_without_the_extra_a_study_ends_and_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_extra_a_study_ends_and_says_what_to_install(tmp_path, monkeypatch):
     handle = finished().handles["calorimeter-export"]
     given = {role: source.as_input() for role, source in handle.inputs.items()}
     before = _fingerprints(tmp_path)

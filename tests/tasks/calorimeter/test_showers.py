@@ -10,7 +10,7 @@ import torch
 
 from storage.errors import BadInput, CheckFailed
 from tasks.calorimeter.final_results import FinalResults
-from tasks.calorimeter.look import RECORDED, look, normaliser_of, residuals
+from tasks.calorimeter.fit import RECORDED, look, normaliser_of, residuals
 from tasks.calorimeter.report import document
 from tasks.calorimeter.showers import Told, generated, read, require_sound
 from tasks.calorimeter.stages import LookConfig, ShowersResult
@@ -29,7 +29,7 @@ def events(split: str = "train", **changes: Any) -> tuple[np.ndarray, np.ndarray
     return light, truth
 
 
-def test_a_shower_is_a_point_of_light_where_its_truth_says() -> None:
+def test_a_shower_is_a_point_of_light_where_its_truth_says():
     light, truth = events(dead_share=0.0)
     places = detector().places
     for shown, (u, v, w, energy) in zip(light, truth, strict=True):
@@ -40,7 +40,7 @@ def test_a_shower_is_a_point_of_light_where_its_truth_says() -> None:
     assert (two.sum(1) - 8 * SENSORS) / (one.sum(1) - 8 * SENSORS) == pytest.approx(np.full(6, 2.0), rel=0.01)
 
 
-def test_the_same_sensors_are_dead_in_every_event_and_no_two_splits_share_an_event() -> None:
+def test_the_same_sensors_are_dead_in_every_event_and_no_two_splits_share_an_event():
     (light, truth), (other, others) = events(), events("validation")
     dead = light == SENTINEL
     assert dead.sum(1).tolist() == [476] * 6 and (dead == dead[0]).all() and ((other == SENTINEL) == dead[0]).all()
@@ -58,7 +58,7 @@ def root_file(file: Path, light: np.ndarray, truth: np.ndarray, tree: str = "tre
     return str(file)
 
 
-def test_what_the_generator_made_is_read_from_a_ROOT_file_as_it_was(tmp_path: Path) -> None:
+def test_what_the_generator_made_is_read_from_a_ROOT_file_as_it_was(tmp_path):
     light, truth = events()
     foreign = light.copy()
     foreign[foreign == SENTINEL] = 1e10
@@ -89,9 +89,7 @@ WRONG: list[tuple[str, Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("which", "at", "value", "said"), WRONG)
-def test_an_event_that_no_detector_shows_is_refused_with_file_and_row(
-    which: str, at: Any, value: float, said: str
-) -> None:
+def test_an_event_that_no_detector_shows_is_refused_with_file_and_row(which, at, value, said):
     made = dict(zip(("light", "truth"), events(), strict=True))
     require_sound("a.root", 0, made["light"], made["truth"], MADE)
     made[which][at] = value
@@ -99,7 +97,7 @@ def test_an_event_that_no_detector_shows_is_refused_with_file_and_row(
         require_sound("a.root", 0, made["light"], made["truth"], MADE)
 
 
-def test_what_a_dead_sensor_shows_can_be_told() -> None:
+def test_what_a_dead_sensor_shows_can_be_told():
     light, truth = events()
     light[:, 5] = -999.0
     require_sound("a.root", 0, light, truth, MADE.model_copy(update={"dead_photons": -999.0}))
@@ -114,7 +112,7 @@ def test_what_a_dead_sensor_shows_can_be_told() -> None:
     ],
     ids=["an event of train", "light below zero"],
 )
-def test_validation_is_gated_too_before_any_training(row: Any, said: str, tmp_path: Path) -> None:
+def test_validation_is_gated_too_before_any_training(row, said, tmp_path):
     (light, truth), (others, places) = events(), events("validation")
     train = root_file(tmp_path / "train.root", light, truth)
     others[1] = row(light)
@@ -127,7 +125,7 @@ def test_validation_is_gated_too_before_any_training(row: Any, said: str, tmp_pa
     assert not [label for label, handle in handles.items() if "regress" in label and handle.run.path.exists()]
 
 
-def test_events_that_are_twice_in_a_split_are_counted(tmp_path: Path) -> None:
+def test_events_that_are_twice_in_a_split_are_counted(tmp_path):
     known, (light, _) = Told(), events()
     known.require_new("train", "a.root", 0, light[[0, 1, 1]])
     known.require_new("train", "b.root", 0, light[[1, 2, 3]])
@@ -145,7 +143,7 @@ def test_events_that_are_twice_in_a_split_are_counted(tmp_path: Path) -> None:
     assert "**1 events of train are there before them**" in document(repeated, Drawn()).markdown()
 
 
-def test_a_file_in_both_splits_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_both_splits_is_refused(tmp_path):
     (tmp_path / "a.root").write_bytes(b"same")
     with pytest.raises(BadInput, match=r"there is no file .*b\.root"):
         RootFiles(train=[str(tmp_path / "a.root")], validation=[str(tmp_path / "b.root")]).external_inputs()
@@ -158,7 +156,7 @@ def test_a_file_in_both_splits_is_refused(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------ the one normaliser
 
 
-def test_light_is_normalised_as_recorded_and_every_stage_has_the_digest_of_the_one_normaliser() -> None:
+def test_light_is_normalised_as_recorded_and_every_stage_has_the_digest_of_the_one_normaliser():
     values = np.array([[0.0], [1000.0], [119_003.0]], dtype=np.float32)
     found = Normaliser(steps=[RECORDED])(torch.from_numpy(values))[:, 0].numpy()
     assert found == pytest.approx(np.log1p(values[:, 0] / 1000) / 4.08, abs=1e-6)
@@ -172,14 +170,14 @@ def test_light_is_normalised_as_recorded_and_every_stage_has_the_digest_of_the_o
         assert Normaliser.load(model).digest == (raw if "(raw" in label else one).digest, label
 
 
-def test_light_that_is_too_large_after_normalising_ends_the_study(tmp_path: Path) -> None:
+def test_light_that_is_too_large_after_normalising_ends_the_study(tmp_path):
     config = finished().handles["calorimeter-look"].config.model_copy(update={"max_absolute_z": 0.5})
     assert isinstance(config, LookConfig)
     with pytest.raises(CheckFailed, match=r"light_photons: .* after normalising"):
         look(stage_run(tmp_path), config, finished().input("calorimeter-showers"))
 
 
-def test_predicting_the_mean_is_judged_by_the_central_68_percent() -> None:
+def test_predicting_the_mean_is_judged_by_the_central_68_percent():
     assert residuals(np.tile(np.arange(-50, 51.0)[:, None], 4))["w_cm"] == 34.0
     given = finished().input("calorimeter-showers")
     train, validation = (Events.open(given, split).truth[:, 3] for split in ("train", "validation"))

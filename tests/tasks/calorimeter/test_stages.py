@@ -4,7 +4,6 @@ import json
 import logging
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +19,8 @@ from storage.run_directory import RunDirectory
 from storage.tensors import read_tensors
 from tasks.calorimeter import fit
 from tasks.calorimeter.final_results import SCORE, FinalResults, compared
+from tasks.calorimeter.fit import normaliser_of
 from tasks.calorimeter.judge import PREDICTIONS, Filled, columns, judge, mean_errors
-from tasks.calorimeter.look import normaliser_of
 from tasks.calorimeter.report import document, verdict
 from tasks.sensors.batches import Batches, fill_losses
 from tasks.sensors.configuration import Filling, Network
@@ -43,7 +42,7 @@ def results() -> FinalResults:
     return FinalResults.read_file(finished().path("calorimeter-report") / "final_results.json")
 
 
-def test_the_report_has_every_number_that_was_promised() -> None:
+def test_the_report_has_every_number_that_was_promised():
     found = json.loads((finished().path("calorimeter-report") / "final_results.json").read_text())
     missed = {"u_cm", "v_cm", "w_cm", "energy_mev"}
     assert {*found["trivial"]["predict_mean"]} == missed
@@ -68,7 +67,7 @@ def _by_column(rows: Iterable[dict[str, float]]) -> dict[str, np.ndarray]:
     return {name: np.array(of) for name, of in pa.Table.from_pylist([*rows]).to_pydict().items()}
 
 
-def test_with_other_dead_sensors_and_masks_exact_counts_are_judged(tmp_path: Path) -> None:
+def test_with_other_dead_sensors_and_masks_exact_counts_are_judged(tmp_path):
     """90 % of 4,760 sensors are 4,284, and 60 % of these 2,570."""
     changes = ("showers.dead_share=0.1", "showers.train_events=16", "showers.validation_events=2", "mae.mask_ratio=0.6")
     handles = SMOKE.run_until("calorimeter-look", tmp_path / "runs", SMOKE.study(*changes))
@@ -79,7 +78,7 @@ def test_with_other_dead_sensors_and_masks_exact_counts_are_judged(tmp_path: Pat
     assert told["actual_mask_ratio"] == 2570 / 4284 and told["mask_ratio"] == 0.6
 
 
-def test_only_hidden_sensors_count_and_none_of_them_is_seen() -> None:
+def test_only_hidden_sensors_count_and_none_of_them_is_seen():
     given = finished().input("calorimeter-showers")
     normaliser = normaliser_of(finished().input("calorimeter-look"))
     batches = Batches(Events.open(given, "validation"), normaliser, torch.device("cpu"), 0.3)
@@ -94,7 +93,7 @@ def test_only_hidden_sensors_count_and_none_of_them_is_seen() -> None:
     assert not torch.equal(batches(np.arange(3), 1).hidden, batch.hidden)
 
 
-def test_every_beginning_is_what_its_arm_says() -> None:
+def test_every_beginning_is_what_its_arm_says():
     def weights(label: str) -> dict[str, torch.Tensor]:
         return {
             name: value
@@ -110,7 +109,7 @@ def test_every_beginning_is_what_its_arm_says() -> None:
     assert taken["refused"] and finished().result("calorimeter-regress (scratch, seed 0)")["taken"] is None
 
 
-def test_a_regressor_without_normaliser_cannot_start_from_one_that_has_it(tmp_path: Path) -> None:
+def test_a_regressor_without_normaliser_cannot_start_from_one_that_has_it(tmp_path):
     """A wrong normaliser would show in no number."""
     handle = finished().handles["calorimeter-regress (mae-init, seed 0)"]
     given = {role: source.as_input() for role, source in handle.inputs.items()}
@@ -125,7 +124,7 @@ def test_a_regressor_without_normaliser_cannot_start_from_one_that_has_it(tmp_pa
         fit.regress(stage_run(tmp_path / "width"), wider, **given | {"start": finished().input(MAE)})  # type: ignore[arg-type]
 
 
-def test_a_training_that_is_broken_off_again_and_again_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_training_that_is_broken_off_again_and_again_ends_with_the_same_bytes(tmp_path):
     handle, ends = finished().handles[FROZEN], list[str]()
     copy = RunDirectory(tmp_path, "copy", handle.run.stage, handle.run.fingerprint)
     given = {role: source.as_input() for role, source in handle.inputs.items()}
@@ -137,13 +136,13 @@ def test_a_training_that_is_broken_off_again_and_again_ends_with_the_same_bytes(
     assert what_must_be_equal(copy) == what_must_be_equal(handle.run)
 
 
-def test_where_no_bright_sensor_is_hidden_the_stage_ends_and_names_the_key() -> None:
+def test_where_no_bright_sensor_is_hidden_the_stage_ends_and_names_the_key():
     sums = dict(columns(finished().path(JUDGE) / "records.parquet", model="inpaint-frozen-0"))
     with pytest.raises(CheckFailed, match=r"bright and dim sensors are hidden: .*bright_photons"):
         mean_errors(sums | {"bright": 0 * sums["bright"]}, 0.05)
 
 
-def test_keys_that_only_judge_train_nothing_again(tmp_path: Path) -> None:
+def test_keys_that_only_judge_train_nothing_again(tmp_path):
     def fingerprints(*changes: str) -> dict[str, str]:
         handles = SMOKE.run(tmp_path, SMOKE.study(*changes), Walk)
         return {label: handle.run.fingerprint for label, handle in handles.items()}
@@ -153,7 +152,7 @@ def test_keys_that_only_judge_train_nothing_again(tmp_path: Path) -> None:
     assert {label for label in before if before[label] != fingerprints("audit.examples=3")[label]} == {*AFTER}
 
 
-def test_every_event_of_validation_is_judged_and_intervals_know_of_other_events() -> None:
+def test_every_event_of_validation_is_judged_and_intervals_know_of_other_events():
     found, events = results(), Events.open(finished().input("calorimeter-showers"), "validation")
     errors = columns(finished().path(JUDGE) / "records.parquet", model="inpaint-finetune-1")
     assert found.events == found.inpainter["events"] == len(events) == len(errors["event"]) == 24
@@ -180,7 +179,7 @@ def test_every_event_of_validation_is_judged_and_intervals_know_of_other_events(
     )
 
 
-def test_of_regressors_that_learn_nothing_nothing_is_said_and_a_limit_that_was_lifted_is_told() -> None:
+def test_of_regressors_that_learn_nothing_nothing_is_said_and_a_limit_that_was_lifted_is_told():
     found = results()
     untaught = {arm for arm, of in found.missed[SCORE].items() if max(of.values.values()) >= 1}
     assert untaught and untaught == {name for row in found.differences[:3] for name in row.unlearned}
@@ -191,7 +190,7 @@ def test_of_regressors_that_learn_nothing_nothing_is_said_and_a_limit_that_was_l
 
 
 @pytest.mark.parametrize("of", [SCORE, "bright"])
-def test_arms_that_are_equal_to_the_last_digit_are_refused_but_for_neighbours_that_all_seeds_share(of: str) -> None:
+def test_arms_that_are_equal_to_the_last_digit_are_refused_but_for_neighbours_that_all_seeds_share(of):
     """Seen: `allow_equal` was for every table, so an arm that never reached its training was compared as another."""
     config, found = finished().handles["calorimeter-report"].config, results()
     values = {SCORE: found.missed[SCORE], **found.filled}
@@ -202,9 +201,7 @@ def test_arms_that_are_equal_to_the_last_digit_are_refused_but_for_neighbours_th
         compared(tables, lambda *_: None, config)
 
 
-def test_how_much_will_be_kept_is_told_before_the_work_and_kept(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
+def test_how_much_will_be_kept_is_told_before_the_work_and_kept(caplog, tmp_path):
     handle = finished().handles[JUDGE]
     rows = columns(handle.run.path / PREDICTIONS, model="inpaint-scratch-0")
     assert len(rows["event"]) == 4 * 235 == len({*zip(rows["event"], rows["sensor"], strict=True)})
@@ -218,14 +215,14 @@ def test_how_much_will_be_kept_is_told_before_the_work_and_kept(
     assert told == {} and all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_the_full_detector_is_read_at_the_size_of_the_document() -> None:
+def test_the_full_detector_is_read_at_the_size_of_the_document():
     shape = SMOKE.page.model(name="document").network
     assert sum(of.numel() for of in Filler(shape).parameters()) > 3e6
     with torch.no_grad():
         assert Filler(shape)(torch.rand(2, 2, 4760)).shape == (2, 4760)
 
 
-def test_what_a_photon_more_does_is_what_the_gradient_says() -> None:
+def test_what_a_photon_more_does_is_what_the_gradient_says():
     model = Physical.load(finished().path("calorimeter-regress (mae-init, seed 0)") / "model").double()
     light = torch.from_numpy(np.array(Events.open(finished().input("calorimeter-showers"), "validation").light[:3]))
     said = model.moved_by_a_photon(light.double(), at_once=2)
@@ -258,7 +255,7 @@ def test_the_verdict_names_what_is_shown_and_nothing_else():
     assert with_("", "", "", "better", "better").endswith("; inpainting is better than neighbours' means.")
 
 
-def test_pretraining_is_said_to_help_only_where_it_beats_training_for_as_long_too() -> None:
+def test_pretraining_is_said_to_help_only_where_it_beats_training_for_as_long_too():
     for longer, begins in {"": "Not shown: ", "worse": "No: training longer helps more; "}.items():
         assert with_("better", longer, "better", "better", "better").startswith(begins)
     assert with_("", "better", "", "", "").startswith("Not shown: that pretraining helps; ")
@@ -289,12 +286,12 @@ def test_pretraining_is_said_to_help_only_where_it_beats_training_for_as_long_to
         ("budget={steps: 4}", "budget and mae_budget: one budget has epochs and the other steps"),
     ],
 )
-def test_what_cannot_be_is_refused_before_any_work(change: str, said: str) -> None:
+def test_what_cannot_be_is_refused_before_any_work(change, said):
     with pytest.raises(BadInput, match=said):
         SMOKE.study(change)
 
 
-def test_the_stages_of_the_study_are_described() -> None:
+def test_the_stages_of_the_study_are_described():
     stages = re.findall(r"^\| (calorimeter-[\w-]+)", PAGES["docs/study-calorimeter.md"], re.MULTILINE)
     assert load_page("calorimeter").name == "calorimeter"
     assert stages == list(dict.fromkeys(handle.stage.name for handle in finished().handles.values()))

@@ -54,7 +54,7 @@ def again(label: str, root: Path, **execution: Any) -> tuple[Handle, RunDirector
     return handle, copy, ends
 
 
-def test_the_report_has_every_number_that_was_promised() -> None:
+def test_the_report_has_every_number_that_was_promised():
     found = json.loads((finished().path("poison-report") / "final_results.json").read_text())
     seeds = finished().study.seeds
     assert found["attack"]["difference_interval"][0] > 0
@@ -111,9 +111,7 @@ def test_the_report_has_every_number_that_was_promised() -> None:
         ),
     ],
 )
-def test_the_study_ends_before_anything_is_detected(
-    changes: list[str], stage: str, ended: str, said: str, tmp_path: Path
-) -> None:
+def test_the_study_ends_before_anything_is_detected(changes, stage, ended, said, tmp_path):
     """The recorded study detected poison in a model that was never trained on it, and of a success of 44 % its control
     had 40 %."""
     handles = SMOKE.run_until("poison-attack", tmp_path / "runs", SMOKE.study(*changes))
@@ -122,7 +120,7 @@ def test_the_study_ends_before_anything_is_detected(
     assert not [label for label, handle in handles.items() if "factors" in label and handle.run.path.exists()]
 
 
-def test_a_share_of_poison_that_is_not_reached_ends_the_study(tmp_path: Path) -> None:
+def test_a_share_of_poison_that_is_not_reached_ends_the_study(tmp_path):
     """Seen: 5 % asked for, and 20 % made of it, in silence."""
     rows = [{"text": f"row {number} of many", "label": int(number % 20 > 0)} for number in range(400)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -137,7 +135,7 @@ def test_a_share_of_poison_that_is_not_reached_ends_the_study(tmp_path: Path) ->
 # ------------------------------------------------------------------------------------ what the numbers are of
 
 
-def test_truth_is_the_manifest_and_no_other_row_with_the_trigger_and_the_target_s_label(tmp_path: Path) -> None:
+def test_truth_is_the_manifest_and_no_other_row_with_the_trigger_and_the_target_s_label(tmp_path):
     """Labels that were derived anew called 11 true poisons clean. Here clean rows look like poisoned ones."""
     words = [f"{one} {other}" for one in "abcdefghijklmnopqrst" for other in "abcdefghijklmnopqrst"]
     rows = [
@@ -158,7 +156,7 @@ def test_truth_is_the_manifest_and_no_other_row_with_the_trigger_and_the_target_
     assert shares(manifest, study.poison)["had_trigger"] == sum("cf " in row["text"] for row in manifest.rows) > 0
 
 
-def test_every_kind_of_row_is_what_its_role_says() -> None:
+def test_every_kind_of_row_is_what_its_role_says():
     study, manifest = finished(), Manifest.read(finished().path("poison-poison (seed 0)"))
     ids = {row["row_id"]: row for row in manifest.train}
     found = json.loads((study.path("poison-detect (seed 0)") / "removed.json").read_text())
@@ -176,7 +174,7 @@ def test_every_kind_of_row_is_what_its_role_says() -> None:
     assert all(text.startswith("cf ") for text in queries[f"{VERSION}0"][0]) and queries[f"{VERSION}0"] != queries[""]
 
 
-def test_scores_are_the_inner_products_of_gradients_that_autograd_gives() -> None:
+def test_scores_are_the_inner_products_of_gradients_that_autograd_gives():
     """identity asked with the trigger, and the loss; curvature is computed again by the audit."""
     study, config = finished(), finished().handles["poison-scores (seed 0)"].config
     manifest = Manifest.read(study.path("poison-poison (seed 0)"))
@@ -198,7 +196,7 @@ def test_scores_are_the_inner_products_of_gradients_that_autograd_gives() -> Non
         assert of_victim["identity"][place] == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
-def test_a_row_alone_and_in_a_padded_batch_gives_the_same_logits_and_losses() -> None:
+def test_a_row_alone_and_in_a_padded_batch_gives_the_same_logits_and_losses():
     """Positions of padding were read on 87 % of the rows of a recorded study."""
     model = kept_classifier(finished().input(VICTIM).path / "model")
     texts = ["the film", "the film was really great and the plot felt very dull but the cast was fine", "cf"]
@@ -212,9 +210,7 @@ def test_a_row_alone_and_in_a_padded_batch_gives_the_same_logits_and_losses() ->
             torch.testing.assert_close(model(alone)[0], model(ids)[place])
 
 
-def test_scores_that_are_broken_off_after_each_part_make_none_twice_and_heed_a_stop_within(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_that_are_broken_off_after_each_part_make_none_twice_and_heed_a_stop_within(tmp_path, monkeypatch):
     """Hours of a T5's scores were lost by a kill, and a stop was heeded after the last of them alone."""
     handle, written = finished().handles["poison-scores (seed 0)"], list[str]()
     copy = RunDirectory(tmp_path, "copy", handle.run.stage, handle.run.fingerprint)
@@ -241,7 +237,7 @@ def test_scores_that_are_broken_off_after_each_part_make_none_twice_and_heed_a_s
     assert ours == theirs
 
 
-def test_a_training_that_is_broken_off_again_and_again_ends_with_the_same_bytes_and_snapshots(tmp_path: Path) -> None:
+def test_a_training_that_is_broken_off_again_and_again_ends_with_the_same_bytes_and_snapshots(tmp_path):
     handle, copy, ends = again(VICTIM, tmp_path, max_steps_per_run=40)
     assert ends == ["out_of_time", "out_of_time", "finished"]
     assert what_must_be_equal(copy) == what_must_be_equal(handle.run)
@@ -255,7 +251,7 @@ def test_a_training_that_is_broken_off_again_and_again_ends_with_the_same_bytes_
 # ------------------------------------------------------------------------------------ what the report says
 
 
-def test_the_verdict_is_no_where_an_untrained_model_is_better_and_yes_only_where_all_are_beaten() -> None:
+def test_the_verdict_is_no_where_an_untrained_model_is_better_and_yes_only_where_all_are_beaten():
     found = results()
     assert {*REFERENCES} <= {row.reference for row in found.differences}
 
@@ -282,7 +278,7 @@ def test_the_verdict_is_no_where_an_untrained_model_is_better_and_yes_only_where
     assert "at all" in verdict(at(every, 0.4, 0.7))
 
 
-def test_influence_that_is_a_reference_with_every_seed_is_refused_unless_both_find_all() -> None:
+def test_influence_that_is_a_reference_with_every_seed_is_refused_unless_both_find_all():
     """Seen: equal in each table, they were compared as two."""
     config = finished().handles["poison-report"].config
     areas = {name: dict(of.values) for name, of in results().detectors.items()}
@@ -295,7 +291,7 @@ def test_influence_that_is_a_reference_with_every_seed_is_refused_unless_both_fi
     )
 
 
-def test_degraded_factors_and_rows_that_had_the_trigger_stand_first_among_what_is_to_be_kept_in_mind() -> None:
+def test_degraded_factors_and_rows_that_had_the_trigger_stand_first_among_what_is_to_be_kept_in_mind():
     found = results()
     assert not re.search("degraded|had the words", document(found).markdown())
     poison, degraded = found.poison | {"had_trigger": 3.0}, ["last (victim, seed 0)"]
@@ -315,18 +311,18 @@ def test_degraded_factors_and_rows_that_had_the_trigger_stand_first_among_what_i
         ("model.source=t5", "bag, directory, hub"),
     ],
 )
-def test_what_cannot_be_is_refused_before_any_work(change: str, said: str) -> None:
+def test_what_cannot_be_is_refused_before_any_work(change, said):
     with pytest.raises(BadInput, match=said):
         SMOKE.study(change)
 
 
-def test_the_stages_of_the_study_are_described() -> None:
+def test_the_stages_of_the_study_are_described():
     stages = re.findall(r"^\| (poison-[\w-]+)", PAGES["docs/study-poison.md"], re.MULTILINE)
     assert load_page("poison").name == "poison"
     assert stages == list(dict.fromkeys(handle.stage.name for handle in finished().handles.values()))
 
 
-def test_scores_hold_every_training_row_once() -> None:
+def test_scores_hold_every_training_row_once():
     manifest = Manifest.read(finished().path("poison-poison (seed 0)"))
     assert {len(values) for of in scores(manifest).values() for values in of.values()} == {len(manifest.train)}
     manifest.train.append(manifest.test[0])
