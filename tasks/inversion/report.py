@@ -45,11 +45,14 @@ def document(results: FinalResults) -> Document:
             results, of_outside, outside, results.out_of_distribution, split.trivial.by_name
         ),
         "cells": cell_table(results, views.number, {"out of distribution": outside}),
-        "early stops": views.early_stop_table(results),
         "negatives": views.negative_table(results),
-        "recorded": views.recorded_table(),
     }
-    words = {"number": views.number, "standing": views.standing, "change": "{:+.2f}%".format}
+    words = {
+        "recorded": views.RECORDED,
+        "number": views.number,
+        "standing": views.standing,
+        "change": "{:+.2f}%".format,
+    }
     return fill(Path(__file__).with_name("report.md"), results, pieces, **words)
 
 

@@ -74,19 +74,6 @@ def mined(mining: Mining) -> str:
     )
 
 
-def early_stop_table(results: FinalResults) -> Table:
-    rows = []
-    for stop in results.early_stops:
-        at, lost = f"{stop.step:,.0f}", f"{stop.error / stop.whole_error - 1:.2%}"
-        rows.append([stop.arm, stop.patience, at, number(stop.error), number(stop.whole_error), lost])
-    return Table(
-        "What each arm would have kept with a patience of so many validations, and the step at which it would have "
-        "ended: means over seeds, by the validations of the trainings above.",
-        ["arm", "patience", "ends at step", "error kept", "error of the whole", "lost"],
-        rows,
-    )
-
-
 def negative_table(results: FinalResults) -> Table:
     probe, run = results.probe, results.run_of("probe")
     return Table(
@@ -100,18 +87,6 @@ def negative_table(results: FinalResults) -> Table:
         [
             [*(form.format(getattr(facts, field)) for field, form in NEGATIVES.values()), run]
             for facts in probe.negatives
-        ],
-    )
-
-
-def recorded_table() -> Table:
-    return Table(
-        "What the recorded study says of itself, beside what needs no learning on this study's matrices of that "
-        "rank. No run of this study stands behind these numbers.",
-        ["what", "error", *RANK_20.by_name, "which is"],
-        [
-            [what, f"{value:.6g}", *(f"{error:.4g}" for error in trivial.by_name.values()), standing(value, trivial)]
-            for what, (value, trivial) in RECORDED.items()
         ],
     )
 
