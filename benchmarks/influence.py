@@ -265,7 +265,7 @@ def on_device(device: torch.device) -> None:
     Never run on a GPU yet.
     """
     dimension, case = (32_128, language(2000, 8000, 256, 128)) if device.type == "cuda" else (1_000, language(60))
-    say(f"{device}: {this_machine(device, dimension)}")
+    say(f"{device}: {this_machine(device)}")
     matrix = torch.randn(dimension, 256, device=device, dtype=torch.float64)
     began = time.perf_counter()
     found = decomposed(matrix @ matrix.T / 256, f"{dimension:,}")

@@ -146,10 +146,10 @@ class _Hidden:
         """Which sensors of an event were hidden, and what was kept of each."""
         (hidden, guesses), where = self.of(event), f"event {event} by {self.role}"
         rows = columns(self.judged.path / PREDICTIONS, model=self.role, event=event)
-        order = np.argsort(rows["sensor"])
-        same = np.array_equal(rows["sensor"][order], hidden)
-        require(same, f"the hidden sensors of {where} are those of its masks", "others", f"{len(hidden)}, drawn anew")
-        for sensor, said, again in zip(hidden, rows[column][order].tolist(), guesses[column].tolist(), strict=True):
+        rows = {name: values[np.argsort(rows["sensor"])] for name, values in rows.items()}
+        same = np.array_equal(rows["sensor"], hidden) and np.array_equal(rows["photons"], self.light[event][hidden])
+        require(same, f"the hidden sensors of {where} and their light", "others", f"{len(hidden)}, drawn anew")
+        for sensor, said, again in zip(hidden, rows[column].tolist(), guesses[column].tolist(), strict=True):
             yield Again(f"{column} of sensor {sensor} in {where}", said, again, typical(rows[column], again))
 
 

@@ -73,19 +73,12 @@ class ModulePlan:
 Plan = Sequence[ModulePlan]
 
 
-def this_machine(device: torch.device | str, dimension: int = 0) -> Machine:
-    """The real machine. On a GPU a `dimension` above the known limit is tried once, to see whether it is solved."""
+def this_machine(device: torch.device | str) -> Machine:
+    """The real machine."""
     if torch.device(device).type != "cuda":
         return Machine(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     memory, version = torch.cuda.get_device_properties(device).total_memory, str(torch.version.cuda).split(".")
-    machine = Machine(memory, (int(version[0]), int(version[1])))
-    if dimension <= CUSOLVER_12_TAKES or SOLVER_BYTES * dimension**2 > memory:
-        return machine
-    try:
-        torch.linalg.eigh(torch.eye(dimension, dtype=torch.float64, device=device))
-    except RuntimeError:
-        dimension = CUSOLVER_12_TAKES
-    return replace(machine, solves=dimension)
+    return Machine(memory, (int(version[0]), int(version[1])))
 
 
 def factor_plan(model: nn.Module, machine: Machine, limits: Limits = Limits()) -> list[ModulePlan]:

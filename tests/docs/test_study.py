@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from deployments.dag.page import load_page
 from deployments.dag.walk import Walk
 from flows.command import settings
@@ -77,24 +79,17 @@ def test_every_profile_is_described():
     assert set(re.findall(r"`([^`]+)`", first)) == set(settings.profile_names(load_page("robustness")))
 
 
-def test_the_arms_profiles_and_stages_of_the_inversion_study_are_described():
+def test_the_arms_and_profiles_of_the_inversion_study_are_described():
     text = PAGES["docs/study-inversion.md"]
     arms, profiles = (next(rows for rows in tables(text) if rows[0].startswith(head)) for head in ("arm", "profile"))
     study = settings.read_study(load_page("inversion"), "quick", [], None)
     assert arms[1:5] == [arm.name for arm in study.arms]
     assert {name.strip("`") for name in profiles[1:]} == set(settings.profile_names(load_page("inversion"))) - {"smoke"}
-    stages = re.findall(r"^\| (inversion-[\w-]+) \|", text, re.MULTILINE)
-    walk = Walk("", study.name, study.execution)
-    load_page("inversion").walk(study, walk)
-    assert stages == list(dict.fromkeys(handle.stage.name for handle in walk.handles))
 
 
-def test_the_trials_of_the_direction_study_that_are_shown_are_those_of_its_quick_profile():
-    text = PAGES["docs/study-icecube.md"]
-    (table,) = [rows for rows in tables(text) if rows[0].startswith("trial")]
-    study = settings.read_study(load_page("icecube"), "quick", [], None)
-    assert table[1:] == [trial.name for trial in study.trials]
-    stages = re.findall(r"^\| (icecube-[\w-]+) \|", text, re.MULTILINE)
-    walk = Walk("", study.name, study.execution)
-    load_page("icecube").walk(study, walk)
+@pytest.mark.parametrize("study", ["calorimeter", "icecube", "inversion", "poison"])
+def test_the_stages_of_a_study_are_described_in_their_order(study):
+    page, walk = load_page(study), Walk("", study)
+    page.walk(settings.read_study(page, "quick", [], None), walk)
+    stages = re.findall(rf"^\| ({study}-[\w-]+) \|", PAGES[f"docs/study-{study}.md"], re.MULTILINE)
     assert stages == list(dict.fromkeys(handle.stage.name for handle in walk.handles))

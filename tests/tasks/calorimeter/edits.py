@@ -39,6 +39,7 @@ def predictions(model: str, **edits: Callable[[dict[str, Any]], Any]) -> Change:
 
 fills_in_the_truth = predictions("inpaint-finetune-0", predicted=lambda row: row["photons"])
 worse_neighbours = predictions("inpaint-scratch-1", neighbours=lambda row: row["neighbours"] + 50.0)
+other_light = predictions("mae", photons=lambda row: row["photons"] + 1)
 another_sensor_was_hidden = predictions("mae", sensor=lambda row: 4759 - row["sensor"])
 
 
@@ -70,6 +71,7 @@ REFUSED: list[tuple[str, Edit, Change, str]] = [
     ("audit", nothing, fills_in_the_truth, "predicted of sensor"),
     ("audit", nothing, worse_neighbours, "neighbours of sensor"),
     ("audit", nothing, another_sensor_was_hidden, "the hidden sensors of event"),
+    ("audit", nothing, other_light, "the hidden sensors of event"),
     ("audit", nothing, another_normaliser, "by scratch-0"),
     ("audit", nothing, file_of_another, "by scratch-1"),
     ("audit", edited("look", {"trivial.u_cm": -1000.0}), unchanged, "the central 68 % of u_cm by predicting the mean"),
