@@ -18,7 +18,6 @@ from storage import durable
 from storage.errors import BadInput, CheckFailed, require_equal
 from storage.run_directory import RunDirectory, read
 from tasks.findings.table import Table
-from tasks.stage import numerics
 from tasks.stage.reopened import reopen
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput, StageRun
@@ -194,6 +193,5 @@ def repeat_audit(run: RunDirectory, entropy: int, own: Path | None = None) -> Au
         run = reads["audit"]
     audit = reopen(run.path, own)
     StageInput(run, "").configuration(type(audit.config))  # the one that the run directory is named by
-    numerics.prepare(audit.config.numerics, audit.config.execution, audit.config.own_seed or 0)
-    with audit.elsewhere({"entropy": entropy}) as work:
-        return AuditResult.model_validate(audit.stage.function()(work, audit.config, **audit.inputs))
+    with audit.elsewhere({"entropy": entropy}) as (work, config):
+        return AuditResult.model_validate(audit.stage.function()(work, config, **audit.inputs))

@@ -29,7 +29,6 @@ from storage.errors import BadInput, CheckFailed
 from storage.lineage import differences
 from storage.records import RecordParts, read_records
 from storage.run_directory import read
-from tasks.stage import numerics
 from tasks.stage.guard import PR_SET_PDEATHSIG
 from tasks.stage.loops import Loops
 from tasks.stage.reopened import reopen
@@ -193,15 +192,10 @@ def main(path: str, own: str, rows: str, *parts: str) -> None:
     if own:
         sys.path.append(own)
     stage = reopen(Path(path), Path(own) if own else None)
-    described = read(stage.run.stage_file)
-    begun_with = [change for change in described["numerics_changes"] if not numerics.is_within(change)]
-    config = stage.config.here((begun_with or [described["numerics"]])[-1])
-    numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
-    with stage.elsewhere() as run:
+    with stage.elsewhere() as (run, config):
         inputs = {role: source.outputs_digest for role, source in stage.inputs.items()}
         identity: dict[str, object] = {"fingerprint": stage.run.fingerprint, "inputs": inputs}
         vars(run)["records"] = RecordParts(Path(path) / "records", identity, run.lock)
-        run.execution = config.execution
         vars(run)["loops"] = loops = _Alone(run, parts)
         vars(run)["begin_training"] = _refuse_training
         try:

@@ -196,8 +196,7 @@ def _open(
     """
     file = work.run.stage_file
     first = _known(file, work.log)
-    begun_with = [change for change in first.get("numerics_changes", []) if not numerics.is_within(change)]
-    last = (begun_with or [first.get("numerics", {})])[-1]
+    last = numerics.newest(first)
     here = config.here(last)
     current = numerics.prepare(here.numerics, here.execution, here.own_seed or 0)
     hardware = numerics.machine(here.numerics, here.execution)

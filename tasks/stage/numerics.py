@@ -73,6 +73,12 @@ def is_within(change: Mapping[str, Any]) -> bool:
     return "from_step" in change
 
 
+def newest(stage: Mapping[str, Any]) -> dict[str, Any]:
+    """The numerics with which a stage goes on, by its stage.json: those of its first attempt, or the last change."""
+    changes = [change for change in stage.get("numerics_changes", []) if not is_within(change)]
+    return (changes or [stage.get("numerics", {})])[-1]
+
+
 def environment() -> dict[str, str]:
     """The variables of ENVIRONMENT that are set."""
     return {name: value for name in ENVIRONMENT if (value := os.environ.get(name))}

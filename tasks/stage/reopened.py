@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from storage import durable, locks, markers
 from storage.errors import BadInput
 from storage.run_directory import RunDirectory, read
+from tasks.stage import numerics
 from tasks.stage.run import Stage, StageInput, StageRun, cache_folder
 from tasks.stage.study import StageConfiguration
 
@@ -27,16 +28,20 @@ class Reopened:
     inputs: dict[str, StageInput]
 
     @contextmanager
-    def elsewhere(self, identity: dict[str, Any] | None = None) -> Iterator[StageRun]:
-        """Yields a run in a temporary folder, so that the run directory stays as it is."""
+    def elsewhere(self, identity: dict[str, Any] | None = None) -> Iterator[tuple[StageRun, StageConfiguration]]:
+        """Yields a run in a temporary folder, so that the run directory stays as it is, and the configuration with the
+        device that it goes on with; every generator is seeded for it."""
         source = self.run
+        config = self.config.here(numerics.newest(read(source.stage_file)))
+        numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
         with tempfile.TemporaryDirectory(prefix="ratchet-again-") as temporary:
             run = RunDirectory(Path(temporary), source.study, source.stage, source.fingerprint)
             run.path.mkdir(parents=True)
             lock = locks.acquire(run.path / "locks")
-            cache = cache_folder(source.root, self.config.execution)
+            work = StageRun(run, identity or {}, lock, cache_folder(source.root, config.execution), config.scientific())
+            work.execution = config.execution
             try:
-                yield StageRun(run, identity or {}, lock, cache, self.config.scientific())
+                yield work, config
             finally:
                 lock.release()
 

@@ -11,9 +11,7 @@ from typing import Any
 from torch import nn
 
 from storage.errors import BadInput
-from storage.run_directory import read
 from storage.tensors import read_tensors
-from tasks.stage import numerics
 from tasks.stage.reopened import Reopened, reopen
 from tasks.training.culprits import FILE, FOLDER, Found, find_culprits, read_step, tensors_of
 from tasks.training.problem import Problem
@@ -115,9 +113,7 @@ def _problem(stage: Reopened) -> Problem:
     def take(problem: Problem) -> None:
         raise _Ready(problem)
 
-    config = stage.config.here(read(stage.run.stage_file).get("numerics", {}))
-    numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
-    with stage.elsewhere() as work:
+    with stage.elsewhere() as (work, config):
         work.take_over = take
         try:
             stage.stage.function()(work, config, **stage.inputs)

@@ -25,7 +25,6 @@ from storage import durable
 from storage.errors import BadInput, CheckFailed
 from storage.lineage import leaves as of_dictionaries
 from tasks.findings.final_results import Origins
-from tasks.stage import numerics
 from tasks.stage.reopened import Reopened, reopen
 from tasks.stage.result import as_json
 from tasks.training.trained import metric_rows
@@ -192,10 +191,9 @@ def asked_again(folder: Path) -> Published:
 
 def _made(stage: Reopened) -> tuple[dict[str, Any], Any]:
     identity = {"inputs": {role: given.outputs_digest for role, given in stage.inputs.items()}}
-    numerics.prepare(stage.config.numerics, stage.config.execution, stage.config.own_seed or 0)
-    with stage.elsewhere(identity) as work:
+    with stage.elsewhere(identity) as (work, config):
         work.run = replace(work.run, root=stage.run.root)  # runs are named relative to their own root
-        result = stage.stage.function()(work, stage.config, **stage.inputs)
+        result = stage.stage.function()(work, config, **stage.inputs)
         file = work.directory / "final_results.json"
         return as_json(result), durable.read_json(file) if file.exists() else None
 

@@ -10,7 +10,7 @@ from tests.tasks.icecube.tiny import finished
 @pytest.mark.parametrize("entropy", [1, 2, 3])
 def test_angles_of_other_events_agree_too(entropy: int):
     audit = reopen(finished().path("icecube-audit"))
-    with audit.elsewhere({"entropy": entropy}) as work:
+    with audit.elsewhere({"entropy": entropy}) as (work, _):
         found = audit.stage.function()(work, audit.config, **audit.inputs)
     assert found.numbers["angles"] == 3 * audit.config.audit.examples and found.numbers["failures"] == 3
     assert found.worst.largest_difference < found.worst.tolerance / 10
