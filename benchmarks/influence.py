@@ -27,8 +27,7 @@ from torch import nn
 from torch.nn import functional
 
 from storage.errors import CheckFailed
-from tasks.influence.decomposition import decomposed
-from tasks.influence.factors import compute_factors
+from tasks.influence.factors import compute_factors, decomposed
 from tasks.influence.kept import ModuleStatistics, require_usable
 from tasks.influence.plan import Limits, Machine, factor_plan, this_machine
 from tasks.influence.scores import gathered, scores

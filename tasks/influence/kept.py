@@ -18,10 +18,10 @@ from torch.utils._pytree import tree_leaves
 from storage import durable
 from storage.errors import BadInput, require, require_equal
 from storage.tensors import read_tensors, write_tensors
-from tasks.influence.decomposition import Status
 from tasks.influence.plan import ModulePlan
 from tasks.influence.task import Task
 
+Status = Literal["ok", "jittered", "blocks", "one_side", "diagonal", "excluded", "no_curvature", "not_finite"]
 STEPS = ("moments", "eigen", "finished")  # of each a module has tensors, one after the other
 log = logging.getLogger("ratchet.influence")
 

@@ -11,8 +11,8 @@ from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, arm_
 from tasks.influence.kept import ModuleStatistics, complete, degraded
 from tasks.language.classifiers import kept_classifier
 from tasks.poison.detect import Scores, count_of, decided, found, rules_of, scores_of
+from tasks.poison.fit import fits_of, gates, manifest_of, require_backdoor
 from tasks.poison.manifest import CLEAN, VERSION, Manifest, shares
-from tasks.poison.numbers import fits_of, gates, manifest_of, require_backdoor
 from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig, Measures
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tasks.influence.decomposition import RESIDUAL, SOLVERS, decomposed
+from tasks.influence.factors import RESIDUAL, SOLVERS, decomposed
 
 
 def _moments(samples: int, dimension: int) -> torch.Tensor:

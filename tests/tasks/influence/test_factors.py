@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from storage.errors import BadInput, CheckFailed, Stop
-from tasks.influence.decomposition import SOLVERS
-from tasks.influence.factors import compute_factors
+from tasks.influence.factors import SOLVERS, compute_factors
 from tasks.influence.kept import complete, degraded, require_usable
 from tasks.influence.plan import Machine, factor_plan
 from tasks.influence.scores import gathered, scores

@@ -16,12 +16,10 @@ from storage.errors import BadInput, CheckFailed
 from storage.records import RecordParts
 from storage.run_directory import RunDirectory
 from tasks.language.classifiers import kept_classifier
-from tasks.poison.detect import Scores, scores_of
+from tasks.poison.detect import Scores, scores_of, task_of
 from tasks.poison.final_results import REFERENCES, FinalResults, compared
-from tasks.poison.fit import numbers_of
-from tasks.poison.influence import task_of
+from tasks.poison.fit import Fit, numbers_of
 from tasks.poison.manifest import VERSION, Manifest, queries_of, shares
-from tasks.poison.numbers import Fit
 from tasks.poison.report import document, verdict
 from tasks.stage.attempt import attempt
 from tasks.stage.run import StageRun

@@ -8,7 +8,7 @@ import pytest
 
 from storage import external
 from storage.errors import BadInput
-from tasks.data.root_files import read_trees, require_events
+from tasks.calorimeter.showers import read_trees, require_events
 
 uproot = pytest.importorskip("uproot")
 BRANCHES = {"light": 3, "energy": 1}
