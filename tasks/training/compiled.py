@@ -1,7 +1,7 @@
 """`execution.compile`: what torch.compile makes of a model, or an end that says what to set.
 
-Steps of trainings are compiled, and searches of attacks (tasks/attacks/compiled.py); validations and checks are not. In
-two processes on an H100 under deterministic algorithms, and on a CPU in the tests, that goes on bit for bit.
+Steps of trainings are compiled; validations and checks are not. In two processes on an H100 under deterministic
+algorithms, and on a CPU in the tests, that goes on bit for bit.
 """
 
 import traceback
