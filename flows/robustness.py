@@ -57,11 +57,14 @@ def robustness(study: Study) -> Handle:
     evaluation = EVALUATE(models, text=text, constrained=constrained)
     order = ORDER(models, text=text, models=study.compared, variant=variant)
 
-    attacked, searched = study.attacked(), {}
-    for name, (trained, folder) in attacked.items():
-        seen = {"text": text, "model": models[trained]}
-        searched[f"uat-{name}"] = UAT(seen, attack=study.uat, model=name, folder=folder, cell=name)
-        searched[f"hotflip-{name}"] = HOTFLIP(seen, attack=study.hotflip, model=name, folder=folder, cell=name)
+    attacked = study.attacked()
+    searched = {
+        f"{attack}-{name}": search(
+            {"text": text, "model": models[trained]}, attack=settings, model=name, folder=folder, cell=name
+        )
+        for attack, search, settings in (("uat", UAT, study.uat), ("hotflip", HOTFLIP, study.hotflip))
+        for name, (trained, folder) in attacked.items()
+    }
     victims = {f"model-{name}": models[trained] for name, (trained, _) in attacked.items()}
     folders = {name: folder for name, (_, folder) in attacked.items()}
     transfer = TRANSFER(victims | searched, text=text, models=folders)

@@ -74,14 +74,6 @@ class Curve:
     dots: bool = False
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One set of axes: the samples of each series."""
-
-    title: str
-    samples: dict[str, Sequence[float]]
-
-
 def curves(name: str, caption: str, numbers: str, drawn: Sequence[Curve], x_label: str, y_label: str) -> Figure:
     """Lines over a common x axis, with a legend below."""
 
@@ -98,28 +90,6 @@ def curves(name: str, caption: str, numbers: str, drawn: Sequence[Curve], x_labe
         canvas.legend(loc="outside lower center", ncols=2, frameon=False)
 
     return _figure(name, caption, numbers, 3.5, draw)
-
-
-def distributions(
-    name: str, caption: str, numbers: str, panels: Sequence[Panel], styles: dict[str, SeriesStyle], x_label: str
-) -> Figure:
-    """Empirical distribution functions, one panel below another on one x axis: every sample is a step."""
-
-    def draw(canvas: Canvas) -> None:
-        grid = canvas.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-        for axes, panel in zip(grid, panels, strict=True):
-            for series, values in panel.samples.items():
-                style = styles[series]
-                axes.ecdf(values, label=series, color=style.colour, linestyle=style.line, linewidth=1.6)
-            axes.axvline(0, color=FAINT, linewidth=0.8)
-            axes.set_title(panel.title, loc="left", fontsize=FONT_POINTS, color=INK)
-            _label(axes, "", "share of texts")
-            axes.set_ylim(-0.03, 1.03)
-        grid[-1].set_xlabel(x_label)
-        handles, labels = grid[0].get_legend_handles_labels()
-        canvas.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-
-    return _figure(name, caption, numbers, 1.3 + 1.6 * len(panels), draw)
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,18 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from tasks.robustness.words import worse_than_frequencies
 
 from storage import durable
 from storage.errors import CheckFailed
 from storage.records import read_records
-from tasks.attacks.sweep import Cell, _require_distinct_seeds
+from tasks.attacks.sweep import _require_distinct_seeds
 from tasks.findings.document import Document
 from tasks.language.blocks import Blocks
 from tasks.language.losses import summary
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.study import Study
 from tests.docs.quotes import document
-from tests.tasks.robustness.edited import aggregated, contents, keep_consistent, train_with, typed, written
+from tests.tasks.robustness.edited import aggregated, contents, keep_consistent, train_with, written
 from tests.tasks.tiny import finished_study, tiny_study
 
 WINNER = re.compile(r"\b(most robust|more robust|winner|wins|better|worse|outperforms?)\b", re.IGNORECASE)
@@ -69,7 +68,7 @@ def test_d15_a_threshold_relative_to_a_model_s_own_loss_that_favours_the_one_tha
     for model, own in clean.items():
         effect = of_attack["effects"][model]
         assert effect["increase_nats_per_token"]["value"] == pytest.approx(rise)
-        assert re.search(rf"^\| {model} +\| {own:.4f} \| +\d.\d+ \| +\+{rise:.4f} ", table, re.MULTILINE), "both shown"
+        assert re.search(rf"^\| hotflip \| {model} +\| {own:.4f} \| +\+{rise:.4f} ", table, re.MULTILINE), "both shown"
     rates = [of_attack["effects"][model]["success_rate"]["value"] for model in clean]
     assert rates == [1.0, 0.0], "which the clean loss alone makes"
     (same,) = [row for row in of_attack["differences"] if (row["model"], row["reference"]) == tuple(clean)[::-1]]
@@ -82,10 +81,9 @@ def test_d15_no_table_gives_a_relative_effect_or_a_success_without_the_clean_los
         header = [cell.strip() for cell in block.splitlines()[0].split("|")]
         if "relative" in header:
             assert {"clean", "increase"} <= set(header), header
-        if "success" in header and header[1] == "model":
-            assert "clean" in header, header
+        assert "success" not in header or "clean" in header, header
         relative += "relative" in header
-    assert relative == 2 and "%" not in "".join(found.numbers), "uat, hotflip"
+    assert relative == 1 and "%" not in "".join(found.numbers)
 
 
 def test_d19_budgets_that_differ_and_are_called_identical():
@@ -135,10 +133,8 @@ def test_d24_every_number_of_the_aggregate_is_finite_and_nan_cannot_be_written(t
 
 def test_d26_a_winner_that_stands_in_the_code():
     """Whichever arm the numbers favour, the words name no winner."""
-    text = report_of_it().markdown()
-    for of_the_tiny_model in worse_than_frequencies(typed(results())):
-        text = text.replace(of_the_tiny_model, "")
-    assert not WINNER.search(text)
+    of_the_tiny_model = "did worse than a table of token frequencies"
+    assert not WINNER.search(report_of_it().markdown().replace(of_the_tiny_model, ""))
 
 
 def test_d26_one_seed_ranks_nothing():
@@ -158,5 +154,5 @@ def test_two_seeds_with_equal_weights():
     """Identical files were reported as "identical across all three seeds, confirming stability"."""
     results = FinalResults.read_file(finished_study().path("aggregate") / "final_results.json")
     with pytest.raises(CheckFailed, match="seed 42, baseline and seed 2024, baseline: equal weights_digest"):
-        _require_distinct_seeds({"seed 42": Cell(results, {}), "seed 2024": Cell(results, {})})
-    _require_distinct_seeds({"seed 42": Cell(results, {})})
+        _require_distinct_seeds({"seed 42": results, "seed 2024": results})
+    _require_distinct_seeds({"seed 42": results})

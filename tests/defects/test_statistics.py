@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from tasks.robustness.words import could_be_seen
 
+from tasks.attacks.cautions import could_be_seen, of_control
 from tasks.attacks.configuration import Primary
 from tasks.attacks.effects import paired_effects
 from tasks.attacks.matched import matched_difference
@@ -80,11 +80,11 @@ def primary(control: Estimate | None) -> PrimaryAnswer:
     ],
 )
 def test_that_nothing_is_shown_stands_beside_what_could_have_been_and_a_positive_control(control, said):
-    could, of_control = could_be_seen(primary(control), 0.8)
+    (could,) = could_be_seen(primary(control), 0.8)
     assert "a true difference of 0.0600 nats per token is shown with a chance of 80%" in could
     assert "the margin of 0.02, which is 2.0% of a perplexity, are 7.5% and 2.5% of the +0.8000" in could
     assert could.endswith("A difference of the margin's size is shown with a chance of about 15%.")
-    assert said in of_control
+    assert said in of_control(primary(control))
 
 
 def test_a_difference_that_is_mostly_shown_is_not_called_mostly_missed():

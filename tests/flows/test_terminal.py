@@ -113,7 +113,7 @@ def test_nothing_but_how_it_stands_is_said_of_a_study(tmp_path, monkeypatch):
 def test_a_pipe_gets_the_tables_as_text_without_escapes(smoke_root):
     table, shown = next(smoke_root.glob("smoke/aggregate/*/table.md")).read_text(), io.StringIO()
     show_markdown(Console(file=shown, soft_wrap=True, markup=False), table)
-    assert re.search(r"\\[\\`*_\[\]<>|~&$#]", table) and not re.search(r"\\[_*\[\]<>]", shown.getvalue())
+    assert not re.search(r"\\[_*\[\]<>]", shown.getvalue())
     assert not words(table) - words(shown.getvalue())
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tasks.findings import figures
-from tasks.findings.figures import COLOURS, SERIES_STYLES, Curve, Dots, Estimated, Panel
+from tasks.findings.figures import COLOURS, SERIES_STYLES, Curve, Dots, Estimated
 from tasks.findings.numbers import NATS
 from tests.conftest import REPOSITORY
 
@@ -22,12 +22,6 @@ def curves(name: str = "one") -> str:
         for place, (series, style) in enumerate(zip(NAMES, SERIES_STYLES, strict=True))
     ]
     return figures.curves(name, 'A "described" <figure>', "& more", drawn, "step", "loss (nats per token)").svg
-
-
-def distributions(values: list[float] | None = None) -> str:
-    panels = [Panel("attack", dict.fromkeys(NAMES, values or [0.1, 0.5, 0.2])), Panel("control", {"a": [0.0, 0.1]})]
-    styles = dict(zip(NAMES, SERIES_STYLES, strict=True))
-    return figures.distributions("two", "Effects", "", panels, styles, "increase (nats)").svg
 
 
 def dots() -> str:
@@ -51,7 +45,7 @@ def maps() -> str:
     return figures.maps("seven", "Maps", {"one": np.array([[1.0, 2.0], [2.0, np.nan]]), "other": np.ones((2, 2))}).svg
 
 
-ALL = [curves, distributions, dots, forest, maps]
+ALL = [curves, dots, forest, maps]
 
 
 def texts(svg: str) -> list[str]:
@@ -156,12 +150,6 @@ def test_fallback_colours_are_readable_on_their_paper():
     paper = COLOURS["paper"][1]
     for name in ("ink", "faint", "series-1", "series-2", "series-3"):
         assert contrast(COLOURS[name][1], paper) >= 4.5, name
-
-
-def test_every_sample_is_a_step():
-    values = [0.01 * i**1.5 for i in range(40)]
-    few, many = distributions(values[:10]), distributions(values)
-    assert many.count("\nL ") - few.count("\nL ") == 2 * 30 * len(NAMES)  # a step is two lines
 
 
 def test_the_figure_that_answers_draws_the_margin_the_intervals_and_the_first_row_in_colour():
