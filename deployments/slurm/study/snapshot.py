@@ -18,7 +18,7 @@ from storage.errors import BadInput
 from storage.run_directory import read
 
 REPOSITORY = Path(__file__).parents[3]
-KEPT = {".py", ".yaml"}
+KEPT = {".py", ".yaml", ".md"}
 NOTHING: Mapping[str, Path] = {}
 LEFT_OUT = {"__pycache__", "sites"}
 """Folders that no job reads: a corrected site file makes no other source."""
