@@ -18,7 +18,6 @@ from storage.errors import NumericalFailure, Stop
 from tasks.stage.execution import Execution
 from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageRun
-from tasks.training.compiled import compiled, explain_compiler
 from tasks.training.culprits import FailedStep, find_culprits, locate
 from tasks.training.gradients import GradientNorms, advice, measured
 from tasks.training.loader import MicroBatches, micro_batches
@@ -29,7 +28,7 @@ from tasks.training.result import compared, require_learning, require_usable_gat
 from tasks.training.saver import Saver, require_disk_for_checkpoints
 from tasks.training.schedule import Schedule
 from tasks.training.state import Guarded, Position, State, StepStart
-from tasks.training.step import ahead_of, learning_rate, matmul_precision, optimizer_step
+from tasks.training.step import ahead_of, compiled, explain_compiler, learning_rate, matmul_precision, optimizer_step
 
 METRICS_EVERY_STEPS = 10
 

@@ -7,6 +7,7 @@ again by a host that waits: it fails, and is told and kept, as if the host had a
 """
 
 import math
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,9 @@ import torch
 from torch import nn
 
 from storage.errors import BadInput
+from tasks.stage.execution import Execution
 from tasks.stage.generators import generator_tensors
+from tasks.stage.outcome import is_out_of_memory
 from tasks.training.budget import Budget
 from tasks.training.culprits import FailedStep, Step
 from tasks.training.gradients import norm_in_fp64
@@ -189,3 +192,55 @@ def _require_finite(model: nn.Module, attempted: Step, loss_sums: list[float], n
             name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()
         )
         raise FailedStep(attempted, np.concatenate(attempted.examples).tolist(), f"the gradient of {culprit}")
+
+
+MOST_GRAPHS = 64
+"""Shapes of a micro-batch that are compiled, each by itself, so that none depends on what an attempt saw before it."""
+
+
+def compiled(network: nn.Module, execution: Execution) -> nn.Module:
+    """The network in the form that `execution.compile` asks for, whatever this process compiled before. In two
+    processes on an H100 under deterministic algorithms, and on a CPU in the tests, its steps go on bit for bit."""
+    if execution.compile == "none":
+        return network
+    import torch._dynamo  # takes a second
+    import torch._inductor.config
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch._inductor.config.fallback_random = True  # else dropout draws other numbers
+    torch._dynamo.config.automatic_dynamic_shapes = False
+    torch._dynamo.config.recompile_limit = MOST_GRAPHS
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    return torch.compile(network, mode=execution.compile, dynamic=False)
+
+
+@contextmanager
+def explain_compiler(execution: Execution) -> Iterator[None]:
+    """Turns what the compiler raises, or that nothing was compiled, into BadInput with what to set; no other error."""
+    try:
+        yield
+    except Exception as error:
+        if execution.compile == "none" or not _is_compilers(error):
+            raise
+        lines = str(error).strip().splitlines() or [""]
+        raise _refusal(execution, f"{type(error).__name__}: {lines[0][:200]}") from error
+    if execution.compile != "none" and not torch._dynamo.utils.counters["frames"]["ok"]:
+        raise _refusal(execution, "nothing is compiled, since the losses do not call the model itself")
+
+
+def _refusal(execution: Execution, why: str) -> BadInput:
+    return BadInput(
+        f"execution.compile={execution.compile}, and the model cannot be compiled here ({why}): install what the "
+        "compiler misses (g++ for a CPU, Triton for a GPU), or set execution.compile=none, and where steps were made "
+        "already execution.allow_numerics_change=true too"
+    )
+
+
+def _is_compilers(error: Exception) -> bool:
+    """True if the compiler failed, or what it made, such as a CUDA graph; memory that ends is another matter."""
+    if isinstance(error, torch._dynamo.exc.TorchDynamoException | torch._dynamo.exc.FailOnRecompileLimitHit):
+        return True
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    of_its_own = any(module.startswith("torch._inductor.") for module in modules) or "CUDAGraphs" in str(error)
+    return of_its_own and not is_out_of_memory(error)
