@@ -8,7 +8,7 @@ Four tasks: a trigger before one text (ours, nanoGCG), a trigger before several 
 model, texts, usable tokens, start, candidates a step and steps, and score the same tokens. Sequences a second are those
 that went through the model, by processor time of the whole search (on a GPU by wall time). Without --model a small GPT-
 NeoX is trained on docstrings first; one of another --size has random weights: that shows speed, and nothing of
-strength.
+strength. With --compile ours is made once more with a compiled body, whose compilation is left out of its time.
 """
 
 import re
@@ -28,13 +28,16 @@ from torch import nn
 from transformers import AutoTokenizer
 
 from benchmarks import attack_peers, language
+from tasks.attacks.compiled import compile_search
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.attacks.flips import FlipSearch, advance, writable_positions
 from tasks.attacks.scoring import Victim
 from tasks.attacks.trigger import TriggerSearch, random_tokens
 from tasks.language.model import block_losses, load
+from tasks.stage.execution import Execution
 
 END, TRAINING_STEPS = 0, 200
+COMPILED = "compiled"
 PEERS = Path(__file__).parents[1] / ".venv-peers"
 
 
@@ -50,7 +53,7 @@ class Point:
 def main() -> None:
     options = language.arguments(
         __doc__.splitlines()[0], model="", size="2M", device="cpu", precision="fp32", seeds=5, steps=8, candidates=100,
-        texts=8, tokens=96, trigger=10, flips=10, batch=64,
+        texts=8, tokens=96, trigger=10, flips=10, batch=64, compile="none",
     )  # fmt: skip
     language.execution(options.device, options.batch)
     torch.set_num_threads(1)
@@ -63,6 +66,8 @@ def main() -> None:
         for seed in range(options.seeds):
             for name, search in ways.items():
                 found[name].append(search(seed))
+        if compiled := found.pop(COMPILED, []):
+            report(task, {COMPILED: compiled, "ours": found["ours"]}, bench.flops_of_a_sequence[task] / rate)
         report(task, found, bench.flops_of_a_sequence[task] / rate)
     sys.stdout.write(f"{options}\n{language.machine()}\n")
 
@@ -87,6 +92,33 @@ class Bench:
         }
 
     def tasks(self) -> dict[str, dict[str, Callable[[int], list[Point]]]]:
+        """Searches by task and name; ours compiled too, where that is asked for."""
+        found = self._tasks()
+        for task, ways in found.items() if self.options.compile != "none" else ():
+            behind = self.options.trigger * task.startswith("trigger")
+            ways[COMPILED] = self.compiled(ways["ours"], behind + self.options.tokens)
+        return found
+
+    def compiled(self, search: Callable[[int], list[Point]], tokens: int) -> Callable[[int], list[Point]]:
+        plain, bodies = self.victim, dict[int, Victim]()
+
+        def victim() -> Victim:
+            if tokens not in bodies:
+                bodies[tokens] = plain()
+                compile_search(Execution(compile="default"), bodies[tokens], tokens)
+            return bodies[tokens].counted_anew()
+
+        def made(seed: int) -> list[Point]:
+            self.victim = victim  # type: ignore[method-assign]
+            victim()
+            try:
+                return search(seed)
+            finally:
+                self.victim = plain  # type: ignore[method-assign]
+
+        return made
+
+    def _tasks(self) -> dict[str, dict[str, Callable[[int], list[Point]]]]:
         one, several = 1, self.options.texts
         return {
             "trigger, one text": {"ours": lambda seed: self.trigger(seed, one), "nanoGCG": self.nanogcg},

@@ -2,7 +2,7 @@
 # Everything that is measured on a GPU, in at most nine minutes: prints a Markdown table, device and versions first.
 #
 #     benchmarks/gpu.sh [part...]      parts: training large attacks attacks-large evaluation resume stall
-#     kills, and influence, which nobody has run on a GPU yet and which must be named
+#     kills, and attacks-compiled and influence, which nobody has run on a GPU yet and which must be named
 #
 # Needs this repository and a Python with torch (PYTHON=, default python3) and the packages of pyproject.toml; those that
 # are missing may lie as wheels in .whl/. The peers of the attacks want nanogcg (make .venv-peers, or its wheel).
@@ -48,6 +48,7 @@ if [[ $device == cuda ]]; then
   part resume 60 resume --size 29M --repeats 2 --folder "$scratch"
   part stall 60 stall --size 110M --batch 64 --pairs 2 --seconds 6 --folder "$scratch"
   part kills 150 kills --kills 4 --kill-for-seconds 60
+  part attacks-compiled 400 attacks --size 1.4B --precision bf16 --batch 80 --flips 3 --seeds 1 --steps 3 --compile default
   part influence 120 influence
 else
   part training 300 trainer --size 2M --batch 4 --steps 4 --rounds 1 --ways $ways
@@ -58,5 +59,6 @@ else
   part resume 200 resume --size 2M --repeats 1 --folder "$scratch"
   part stall 200 stall --size 2M --batch 2 --pairs 1 --seconds 2 --folder "$scratch"
   part kills 400 kills --kills 1
+  part attacks-compiled 400 attacks --seeds 1 --steps 2 --candidates 20 --flips 2 --batch 16 --compile default
   part influence 200 influence
 fi

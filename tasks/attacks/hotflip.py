@@ -4,6 +4,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from tasks.attacks.compiled import compile_search
 from tasks.attacks.effects import succeeded
 from tasks.attacks.flips import FlipSearch, advance, random_flips
 from tasks.attacks.ledger import Ledger
@@ -40,6 +41,7 @@ class _Attacker:
         self.searching = judge.searching(config.attack.search_precision)
         self.usable_V = usable_tokens(tokenizer, len(judge.embeddings_VD))
         self.together = texts_together(judge)
+        compile_search(config.execution, self.searching, max(map(len, texts)))
         self.ledger, self.group = Ledger(run, config.execution), -1
         self.searches: dict[str, list[FlipSearch]] = {}
 

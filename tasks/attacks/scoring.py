@@ -83,6 +83,8 @@ class Victim:
     precision: Precision = "fp32"
     """bf16: of a copy of the weights, whose embeddings as they are rank what is tried; tf32: GPU only, or BadInput."""
     count: Count = field(default_factory=Count)
+    body: Callable[..., torch.Tensor] | None = None
+    """Last hidden states in place of the model's own, of a search that is compiled."""
 
     def __post_init__(self) -> None:
         self.model.eval().requires_grad_(False)
@@ -195,6 +197,8 @@ class Victim:
         """
         if self.head is None:
             return self.model(**read).logits
+        if self.body is not None and cache is None:
+            return self.body(**read)
         return self.model.base_model(**read, past_key_values=cache, use_cache=cache is not None).last_hidden_state
 
     def _losses_at(self, states_BLD: torch.Tensor, targets_BL: torch.Tensor, wanted_BL: torch.Tensor) -> torch.Tensor:

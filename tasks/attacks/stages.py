@@ -30,7 +30,7 @@ class OfAttackStudy(OfLanguageStudy):
 class AttackConfig(OfAttackStudy):
     """What both attacks are given beside their own settings: one model."""
 
-    numerics: ClassVar = Numerics(fields=("attack_batch_examples",), packages=("transformers",))
+    numerics: ClassVar = Numerics(fields=("attack_batch_examples",), packages=("transformers",), searches=True)
 
     model: str = scientific(description="Name of the attacked model, as records and tables call it.")
     folder: str = scientific("model", description="Where the stage that made it keeps it.")

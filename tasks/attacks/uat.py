@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from tasks.attacks.compiled import compile_search
 from tasks.attacks.ledger import Ledger
 from tasks.attacks.results import Restart, TriggerSearched, UatResult
 from tasks.attacks.scoring import Text, Victim, targets
@@ -30,6 +31,8 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
         judge = victim(text, model.path / config.folder, settings)
         usable_V = usable_tokens(tokenizer, len(judge.embeddings_VD))
         searching = judge.searching(attack.search_precision)
+        longest = attack.trigger_tokens + max(map(len, search_texts))
+        compile_search(settings, searching, longest)
         found: dict[str, TriggerSearch] = {}
         for name in ("gradient", "blind"):
             found[name] = TriggerSearch(

@@ -25,8 +25,8 @@ class Execution(Configuration):
     )
     compile: Literal["none", "default"] = execution(
         "none",
-        description="default compiles the steps of trainings (torch.compile); where that fails, the stage ends and "
-        "says what to set. Part of the numerics.",
+        description="default compiles the steps of trainings and the searches of attacks (torch.compile); where that "
+        "fails, the stage ends and says what to set. Part of the numerics.",
     )
     gradient_checkpointing: bool = execution(
         False, description="Recompute activations going backward: less memory, more time."

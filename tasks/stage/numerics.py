@@ -47,17 +47,18 @@ class Numerics:
 
     `fields` are fields of its `execution`, `packages` installed packages. A stage with `torch` depends on torch's
     version, the device, `cpu_threads` and `deterministic` too; one without never imports it. One that is given
-    micro-batches depends on `compile` too.
+    micro-batches, or that `searches`, depends on `compile` too.
     """
 
     fields: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     torch: bool = True
+    searches: bool = False
 
     @property
     def compiles(self) -> bool:
-        """True if `execution.compile` says how a step is made."""
-        return self.torch and "micro_batch_examples" in self.fields
+        """True if `execution.compile` says how a step, or a pass of a search, is made."""
+        return self.searches or (self.torch and "micro_batch_examples" in self.fields)
 
 
 def within(changes: Iterable[Mapping[str, Any]], key: str) -> list[str]:
