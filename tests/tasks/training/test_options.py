@@ -292,3 +292,61 @@ def test_examples_are_read_in_the_order_that_the_problem_names_also_after_a_stop
     expected = [toy_problem(config).order(config.seed, epoch, np.arange(45), 45).tolist() for epoch in (0, 1)]
     assert read == expected[0] + expected[1] and expected[0] != expected[1]
     assert read != [index for epoch in (0, 1) for index in example_at(config.seed, epoch, np.arange(45), 45)]
+
+
+DECAY = 0.7
+UNAVERAGED = ToyConfig()
+AVERAGED = ToyConfig(budget=UNAVERAGED.budget.model_copy(update={"ema_decay": DECAY}))
+
+
+def tensors_of(root, config, step, group):
+    return load_file(toy_directory(root, config).checkpoints / str(step) / f"{group}.safetensors")
+
+
+@pytest.fixture(scope="module")
+def averaged_run(tmp_path_factory):
+    root = tmp_path_factory.mktemp("averaged")
+    toy_attempt(root, AVERAGED, checkpoint_every_steps=1, keep_checkpoints=50)
+    return root
+
+
+def test_the_average_is_the_recursion_over_the_weights_of_every_step(averaged_run):
+    expected = tensors_of(averaged_run, AVERAGED, 1, "model")
+    for step in range(2, 13):
+        weights = tensors_of(averaged_run, AVERAGED, step, "model")
+        expected = {name: DECAY * average + (1 - DECAY) * weights[name] for name, average in expected.items()}
+    last = tensors_of(averaged_run, AVERAGED, 12, "average")
+    for name, tensor in expected.items():
+        assert torch.allclose(last[name], tensor, atol=1e-6), name
+        assert not torch.allclose(tensors_of(averaged_run, AVERAGED, 12, "model")[name], tensor, atol=1e-4), name
+
+
+def test_averaging_does_not_touch_the_training_itself(averaged_run, tmp_path):
+    toy_attempt(tmp_path, UNAVERAGED)
+    plain, averaged = tensors_of(tmp_path, UNAVERAGED, 12, "model"), tensors_of(averaged_run, AVERAGED, 12, "model")
+    assert all(torch.equal(plain[name], averaged[name]) for name in plain)
+
+
+def test_the_averaged_weights_are_validated_and_kept(averaged_run):
+    run = toy_directory(averaged_run, AVERAGED)
+    result = durable.read_json(run.result_file)
+    kept = load_file(run.path / "model" / "model.safetensors")
+    average = tensors_of(averaged_run, AVERAGED, result["best_step"], "average")
+    assert all(torch.equal(kept[name], average[name]) for name in kept)
+    problem = toy_problem(AVERAGED)
+    problem.model.load_state_dict(average)
+    problem.model.eval()
+    assert problem.evaluate(problem.model) == dict(map(tuple, result["validations"]))[result["best_step"]]
+
+
+@pytest.mark.parametrize("steps_per_run", [1, 5])
+def test_an_averaged_training_in_pieces_ends_with_the_same_bytes(averaged_run, tmp_path, steps_per_run):
+    toy_to_the_end(tmp_path, AVERAGED, max_steps_per_run=steps_per_run)
+    assert what_must_be_equal(toy_directory(tmp_path, AVERAGED)) == what_must_be_equal(
+        toy_directory(averaged_run, AVERAGED)
+    )
+
+
+def test_no_average_leaves_the_fingerprint_as_it_was():
+    assert "ema_decay" not in UNAVERAGED.scientific()["budget"]
+    assert AVERAGED.scientific()["budget"]["ema_decay"] == DECAY
