@@ -13,8 +13,8 @@ from tasks.stage.run import StageInput, StageRun
 from tasks.training.invariance import Way, require_invariant
 from tasks.training.loop import train_problem
 from tasks.training.schedule import Schedule
-from tasks.training.trials.collapse import looked_at, require_diverse
 from tasks.training.trials.findings import Outputs
+from tasks.training.trials.short import looked_at, require_diverse
 
 CHECKED_EVENTS, PADDING = 64, 9
 """On how many events the network must say the same however they come."""

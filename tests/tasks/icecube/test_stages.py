@@ -30,7 +30,7 @@ from tasks.training.culprits import FOLDER
 from tasks.training.problem import Problem
 from tasks.training.replay import replay
 from tasks.training.trained import metric_rows
-from tasks.training.trials.collapse import require_diverse
+from tasks.training.trials.short import require_diverse
 from tests.tasks.icecube.files import edit, with_value, written
 from tests.tasks.icecube.tiny import finished, run, run_until, smoke
 from tests.tasks.tiny import files_of

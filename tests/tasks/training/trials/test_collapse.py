@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from storage.errors import CheckFailed
-from tasks.training.trials.collapse import Outputs, looked_at, require_diverse, spread
+from tasks.training.trials.short import Outputs, looked_at, require_diverse, spread
 from tests.tasks.training.pulses import PulseNetwork, events
 
 
