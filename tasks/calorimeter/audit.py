@@ -51,20 +51,20 @@ def audit(
     ask("residuals", TARGETS, partial(_trivial, data, LookResult.read(look).trivial))
     ask("repeated events", ("train", "validation"), partial(_repeated, data))
     events, exported = Events.open(data, "validation"), stages.ExportResult.read(export).files
-    for done, (role, given) in enumerate(fits.items()):
+    for done, (role, fit) in enumerate(fits.items()):
         run.step(done, len(fits), "models", note=role)
-        _require_beginning(role, given, fits["mae"])
-        if not (given.path / "records.parquet").exists():
-            hidden = _Hidden(role, given, judged, events.light)
+        _require_beginning(role, fit, fits["mae"])
+        if not (fit.path / "records.parquet").exists():
+            hidden = _Hidden(role, fit, judged, events.light)
             ask("sums", range(len(events)), hidden.sums, role)
             for kind, column in (("forwards", "predicted"), ("neighbours", "neighbours")):
                 ask(kind, hidden.kept_events, partial(hidden.guesses, column), role)
             continue
-        of_event = alone(partial(Regressor, targets=len(TARGETS)), given.path / "model")
-        ask("forwards", range(len(events)), partial(_missed, role, given, events, of_event), role)
+        of_event = alone(partial(Regressor, targets=len(TARGETS)), fit.path / "model")
+        ask("forwards", range(len(events)), partial(_missed, role, fit, events, of_event), role)
         if role in exported:
             file = runtime(export.path / FOLDER / f"{role}.onnx")
-            ask(stages.EXPORTED, range(len(events)), partial(_missed, role, given, events, _of_file(file)), role)
+            ask(stages.EXPORTED, range(len(events)), partial(_missed, role, fit, events, _of_file(file)), role)
     return audited.result()
 
 
@@ -84,19 +84,19 @@ def _repeated(data: StageInput, split: str) -> Iterator[Again]:
     yield Again(f"repeated events of {split}", stages.ShowersResult.read(data).repeated.get(split, 0), twice)
 
 
-def _require_beginning(role: str, given: StageInput, mae: StageInput) -> None:
+def _require_beginning(role: str, fit: StageInput, mae: StageInput) -> None:
     """The encoder with which a training began, by the stage's own code: its names of tensors, or none."""
-    regresses, taken = (given.path / "records.parquet").exists(), None
-    config = given.configuration(RegressConfig if regresses else FillConfig)
+    regresses, taken = (fit.path / "records.parquet").exists(), None
+    config = fit.configuration(RegressConfig if regresses else FillConfig)
     if config.arm in ("mae-init", "frozen", "finetune"):
         network = Regressor(config.network, len(TARGETS)) if regresses else Filler(config.network)
         taken = load_part(network, mae.path / "model", "encoder.", {})
-    require_equal(f"what {role} began with", FitResult.read(given).taken, taken)
+    require_equal(f"what {role} began with", FitResult.read(fit).taken, taken)
 
 
-def _missed(role: str, given: StageInput, events: Events, of_event: OfEvent, event: int) -> Iterator[Again]:
+def _missed(role: str, fit: StageInput, events: Events, of_event: OfEvent, event: int) -> Iterator[Again]:
     """By how much a regressor, or its file, misses the targets of an event."""
-    light, rows = events.light[event], columns(given.path / "records.parquet")
+    light, rows = events.light[event], columns(fit.path / "records.parquet")
     missed = of_event(light, light != SENTINEL) - events.truth[event]
     for target, again in zip(TARGETS, missed.tolist(), strict=True):
         yield Again(f"{target} of event {event} by {role}", rows[target][event], again, typical(rows[target], again))
@@ -149,8 +149,8 @@ class _Hidden:
         rows = {name: values[np.argsort(rows["sensor"])] for name, values in rows.items()}
         same = np.array_equal(rows["sensor"], hidden) and np.array_equal(rows["photons"], self.light[event][hidden])
         require(same, f"the hidden sensors of {where} and their light", "others", f"{len(hidden)}, drawn anew")
-        for sensor, said, again in zip(hidden, rows[column].tolist(), guesses[column].tolist(), strict=True):
-            yield Again(f"{column} of sensor {sensor} in {where}", said, again, typical(rows[column], again))
+        for sensor, recorded, again in zip(hidden, rows[column].tolist(), guesses[column].tolist(), strict=True):
+            yield Again(f"{column} of sensor {sensor} in {where}", recorded, again, typical(rows[column], again))
 
 
 def alone(kind: Callable[[Network], Any], model: Path) -> OfEvent:
@@ -163,9 +163,9 @@ def alone(kind: Callable[[Network], Any], model: Path) -> OfEvent:
         values = photons.astype(np.float64) if more is None else np.log10(photons.astype(np.float64) + more)
         values = np.where(seen, (values - light["offset"]) / light["scale"], 0)
         with torch.no_grad():
-            found = network(torch.tensor(np.stack([values, seen])[None], dtype=torch.float32))[0].double().numpy()
-        of = [light] if kind is Filler else targets
-        found = found * np.array([step["scale"] for step in of]) + np.array([step["offset"] for step in of])
-        return 10**found - more if kind is Filler and more is not None else found
+            answers = network(torch.tensor(np.stack([values, seen])[None], dtype=torch.float32))[0].double().numpy()
+        steps = [light] if kind is Filler else targets
+        answers = answers * np.array([step["scale"] for step in steps]) + np.array([step["offset"] for step in steps])
+        return 10**answers - more if kind is Filler and more is not None else answers
 
     return of_event

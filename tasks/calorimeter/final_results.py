@@ -132,8 +132,8 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
     )
 
 
-def _by_seed(of: Mapping[int, Any], measure: str) -> Measures:
-    return {str(seed): values[measure] for seed, values in of.items()}
+def _by_seed(measures: Mapping[int, Any], measure: str) -> Measures:
+    return {str(seed): values[measure] for seed, values in measures.items()}
 
 
 @dataclass(frozen=True)
@@ -158,10 +158,10 @@ class Fit:
 
 def _in_order(rows: dict[str, np.ndarray], events: int, what: str) -> dict[str, np.ndarray]:
     """The rows by column. CheckFailed unless each event is there once, in its place."""
-    found = rows.get("event", np.array([]))
+    there = rows.get("event", np.array([]))
     finite = all(np.isfinite(column).all() for column in rows.values() if column.dtype.kind == "f")
     require(finite, f"{what} are finite", "one that is none", "numbers")
-    require(np.array_equal(found, np.arange(events)), f"{what} are of each event once", f"{len(found)} rows", events)
+    require(np.array_equal(there, np.arange(events)), f"{what} are of each event once", f"{len(there)} rows", events)
     return rows
 
 
@@ -194,14 +194,14 @@ class Filled:
     def over(self, level: float, arm: str, light: str, *names: str) -> OverSeeds:
         """The first column (less a second) a hidden sensor: an interval that knows of other seeds and other events."""
         by_seed = self.sums[f"inpaint-{arm}"].values()
-        of = [[table[f"{name}_{light}"] for name in names] + [table[light]] for table in by_seed]
-        return over_seeds(lambda first, *more: (first - sum(more[:-1])) / more[-1], of, level)
+        sums = [[table[f"{name}_{light}"] for name in names] + [table[light]] for table in by_seed]
+        return over_seeds(lambda first, *more: (first - sum(more[:-1])) / more[-1], sums, level)
 
     def arms(self, level: float) -> dict[str, dict[str, ArmMean]]:
         return {
             light: {
-                name: ArmMean(**dict(arm_mean(of, level)) | {"interval": self.over(level, arm, light, column).interval})
-                for (name, of), (arm, column) in zip(by_name.items(), FILLS.values(), strict=True)
+                name: ArmMean(**dict(arm_mean(by, level)) | {"interval": self.over(level, arm, light, column).interval})
+                for (name, by), (arm, column) in zip(by_name.items(), FILLS.values(), strict=True)
             }
             for light, by_name in self.values().items()
         }
@@ -224,14 +224,14 @@ def compared(
 def worst_events(data: StageInput, regressors: Sequence[StageInput], trivial: Measures) -> list[Measures]:
     """The events that these regressors miss most, by the mean over targets as a share of what predicting the mean
     misses: their truth, and by how much each target is missed, in the mean over the regressors."""
-    tables = [columns(given.path / "records.parquet") for given in regressors]
-    missed = {of: np.mean([np.abs(table[of]) for table in tables], axis=0) for of in TARGETS}
-    share = np.mean([missed[of] / trivial[of] for of in TARGETS], axis=0)
+    tables = [columns(fit.path / "records.parquet") for fit in regressors]
+    missed = {target: np.mean([np.abs(table[target]) for table in tables], axis=0) for target in TARGETS}
+    share = np.mean([missed[target] / trivial[target] for target in TARGETS], axis=0)
     truth = Events.open(data, "validation").truth
     return [
         {"event": float(event), "share": float(share[event])}
         | dict(zip(TARGETS, truth[event].tolist(), strict=True))
-        | {f"missed_{of}": float(missed[of][event]) for of in TARGETS}
+        | {f"missed_{target}": float(missed[target][event]) for target in TARGETS}
         for event in np.argsort(-share, kind="stable")[:WORST].tolist()
     ]
 
@@ -243,6 +243,6 @@ def gates(inputs: Mapping[str, StageInput], fits: Mapping[str, Fit]) -> Iterator
     yield at_most("models with another normaliser than their arm's", others, 0)
     frozen = [read_tensors(inputs[role].path / WEIGHTS) for role in fits if role.startswith("inpaint-frozen-")]
     encoder = [*read_tensors(inputs["mae"].path / WEIGHTS).items()]
-    moved = sum(not of[name].equal(kept) for of in frozen for name, kept in encoder if name.startswith("encoder."))
+    moved = sum(not own[name].equal(kept) for own in frozen for name, kept in encoder if name.startswith("encoder."))
     yield at_most("tensors in which a frozen encoder differs from that of the pretraining", moved, 0)
     yield distinct("weights of the models", {role: markers.digest(inputs[role].run, WEIGHTS) for role in fits})

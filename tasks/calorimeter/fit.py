@@ -76,11 +76,11 @@ def residuals(errors: np.ndarray) -> stages.Measures:
 def regress(run: StageRun, config: RegressConfig, data: StageInput, look: StageInput, start: Start = None) -> FitResult:
     """Publishes `model/`. Records: by how much each target of each event of validation is missed."""
     normaliser, where = normaliser_of(look, raw=config.arm == "raw"), device(config.execution)
-    given, judged = (Batches(Events.open(data, split), normaliser, where) for split in ("train", "validation"))
+    train, judged = (Batches(Events.open(data, split), normaliser, where) for split in ("train", "validation"))
     torch.manual_seed(config.seed)
     network, losses = Regressor(config.network, len(TARGETS)), partial(target_losses, beta=config.loss_beta)
     simple = (losses(0 * of.truth, of) for _, of in judged.in_turn(EVENTS_IN_A_PART))
-    result = _train(run, config, given, judged, network, start, losses, {"predicting the mean": _mean_of(simple)})
+    result = _train(run, config, train, judged, network, start, losses, {"predicting the mean": _mean_of(simple)})
     scales = torch.tensor([step.scale for step in normaliser.steps[1:]], dtype=torch.float64)
 
     @torch.no_grad()
@@ -101,18 +101,18 @@ def regress(run: StageRun, config: RegressConfig, data: StageInput, look: StageI
 def fill(run: StageRun, config: FillConfig, data: StageInput, look: StageInput, start: Start = None) -> FitResult:
     """Publishes `model/`. calorimeter-judge says what it is worth."""
     normaliser, where, ratio = normaliser_of(look), device(config.execution), config.filling.mask_ratio
-    given = Batches(Events.open(data, "train"), normaliser, where, ratio, config.seed)
+    train = Batches(Events.open(data, "train"), normaliser, where, ratio, config.seed)
     judged = Batches(Events.open(data, "validation"), normaliser, where, ratio, config.mask_seed, "judged")
     torch.manual_seed(config.seed)
     network, losses = Filler(config.network), partial(fill_losses, beta=config.filling.loss_beta)
     simple = (losses(judged.light(of.neighbours()), of) for _, of in judged.in_turn(EVENTS_IN_A_PART))
-    return _train(run, config, given, judged, network, start, losses, {"the neighbours' mean": _mean_of(simple)})
+    return _train(run, config, train, judged, network, start, losses, {"the neighbours' mean": _mean_of(simple)})
 
 
 def _train(
     run: StageRun,
     config: stages.FitConfig,
-    given: Batches,
+    train: Batches,
     judged: Batches,
     network: Any,
     start: Start,
@@ -136,9 +136,9 @@ def _train(
         run.progress.touch()
         return _mean_of(of_batch(model, batch) for _, batch in judged.in_turn(config.execution.micro_batch_examples))
 
-    schedule = Schedule(config.budget, len(given.events))
+    schedule = Schedule(config.budget, len(train.events))
     optimizer = adamw(network.head if frozen else network, config.budget)
-    problem = Problem(network, optimizer, given, of_batch, evaluate, decides=LOSS, trivial=dict(trivial))
+    problem = Problem(network, optimizer, train, of_batch, evaluate, decides=LOSS, trivial=dict(trivial))
     train_problem(run, problem, schedule, config.seed, config.execution)
     network.eval()
     with run.watched(config.execution.stall_minutes), torch.no_grad():
@@ -165,11 +165,11 @@ def export(run: StageRun, config: stages.ExportConfig, data: StageInput, **fits:
     with run.publish(FOLDER) as folder:
         for done, role in enumerate(sorted(fits, key=lambda role: int(role.rpartition("-")[2]))):
             run.step(done, len(fits), "models", note=role)
-            given = fits[role]
-            model, digest = Physical.load(given.path / "model"), Normaliser.load(given.path / "model").digest
+            fit = fits[role]
+            model, digest = Physical.load(fit.path / "model"), Normaliser.load(fit.path / "model").digest
             graph = graph or traced(model, light, (INPUT, OUTPUT))
-            told = {"normaliser_digest": digest, OUTPUT: ", ".join(TARGETS), "model": role}
-            files[role] = write(graph, model, folder / f"{role}.onnx", told, [light, light[:1]])
+            facts = {"normaliser_digest": digest, OUTPUT: ", ".join(TARGETS), "model": role}
+            files[role] = write(graph, model, folder / f"{role}.onnx", facts, [light, light[:1]])
             scales = model.scales[1:].tolist()
             for name, away, scale in zip(TARGETS, files[role].largest_difference, scales, strict=True):
                 check = f"{name} of {role} by onnxruntime is that by torch, in deviations of the truth"

@@ -37,19 +37,19 @@ def judge(run: StageRun, config: JudgeConfig, data: StageInput, **fits: StageInp
     Publishes `predictions.parquet`, each hidden sensor of the first `predicted_events`."""
     events, where = Events.open(data, "validation"), device(config.execution)
     kept = min(len(events), config.predicted_events or len(events))
-    configs = ((role, given.configuration(FillConfig)) for role, given in fits.items())
-    asked = dict(sorted(configs, key=lambda of: (of[0] != "mae", of[1].seed)))  # bytes are those of any page's order
+    configs = ((role, fit.configuration(FillConfig)) for role, fit in fits.items())
+    asked = dict(sorted(configs, key=lambda how: (how[0] != "mae", how[1].seed)))  # bytes are those of any page's order
     live = int((events.light[0] >= 0).sum())
-    rows = int(sum(kept * live * of.filling.mask_ratio for of in asked.values()))
+    rows = int(sum(kept * live * how.filling.mask_ratio for how in asked.values()))
     require_disk(run.directory, rows * (KEPT_BYTES + SORTED_BYTES))
     size = (
         f"{kept:,} of {len(events):,} events (predicted_events), about {rows:,} rows, {rows * KEPT_BYTES / 1e6:.1f} MB"
     )
     run.log.info("keeps the predictions of %s", size, extra=FOR_THE_TERMINAL)
     keys: dict[tuple[str, ...], list[str]] = {KEY: [], OF_SENSOR: []}
-    for role, of in asked.items():
+    for role, how in asked.items():
         at_once = config.execution.micro_batch_examples
-        filled = Filled.load(fits[role], events, of.filling, of.mask_seed, at_once, where)
+        filled = Filled.load(fits[role], events, how.filling, how.mask_seed, at_once, where)
         errors = partial(filled.errors, bright_photons=config.bright_photons)
         for key, made, end in ((KEY, errors, len(events)), (OF_SENSOR, filled.sensors, kept)):
             parts = partial(_rows, run, role, made, end)
@@ -57,8 +57,8 @@ def judge(run: StageRun, config: JudgeConfig, data: StageInput, **fits: StageInp
     with run.watched(config.execution.stall_minutes), run.publish_file(PREDICTIONS) as file:
         run.records.merge(keys[OF_SENSOR], file, OF_SENSOR)
     run.merge_records(keys[KEY], KEY)
-    for role, of in asked.items():  # refused here already where no bright sensor is hidden
-        mean_errors(columns(run.directory / "records.parquet", model=role), of.filling.mask_ratio)
+    for role, how in asked.items():  # refused here already where no bright sensor is hidden
+        mean_errors(columns(run.directory / "records.parquet", model=role), how.filling.mask_ratio)
     return {}
 
 
@@ -125,9 +125,9 @@ def mean_errors(sums: Mapping[str, np.ndarray], mask_ratio: float) -> dict[str, 
     count = {light: total[light] for light in LIGHT}
     require(all(count.values()), "bright and dim sensors are hidden", count, "some of both (see bright_photons)")
     hidden = sum(count.values())
-    found = {"live": total["live"], "hidden": hidden, "actual_mask_ratio": hidden / total["live"]}
-    found |= {"mask_ratio": mask_ratio, "events": len(sums["live"]), **count}
+    means = {"live": total["live"], "hidden": hidden, "actual_mask_ratio": hidden / total["live"]}
+    means |= {"mask_ratio": mask_ratio, "events": len(sums["live"]), **count}
     for guess in GUESSES:
-        found[guess] = sum(total[f"{guess}_{light}"] for light in LIGHT) / hidden
-        found |= {f"{guess}_{light}": total[f"{guess}_{light}"] / count[light] for light in LIGHT}
-    return found
+        means[guess] = sum(total[f"{guess}_{light}"] for light in LIGHT) / hidden
+        means |= {f"{guess}_{light}": total[f"{guess}_{light}"] / count[light] for light in LIGHT}
+    return means

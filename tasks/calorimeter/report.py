@@ -98,9 +98,9 @@ def _missed(results: FinalResults) -> Table:
 
 def _worst(results: FinalResults) -> Table:
     rows = []
-    for of in results.worst:
-        by_target = [f"{SHORT(of[name])} ({SHORT(of[f'missed_{name}'])})" for name in TARGETS]
-        rows.append([f"{of['event']:g}", *by_target, SHORT(of["share"])])
+    for event in results.worst:
+        by_target = [f"{SHORT(event[name])} ({SHORT(event[f'missed_{name}'])})" for name in TARGETS]
+        rows.append([f"{event['event']:g}", *by_target, SHORT(event["share"])])
     return Table(
         "The events that mae-init misses most: their truth and, in brackets, by how much it is missed in the mean.",
         ["event", *NAMES.values(), "share of predicting the mean"],

@@ -46,10 +46,10 @@ class RootFiles(Readings):
             raise BadInput(
                 f"showers: there is no file {missing[0]}: give ROOT files of yours (showers.train, .validation)"
             )
-        found = {split: external.file_manifest(getattr(self, split)) for split in ("train", "validation")}
-        if {*found["train"].values()} & {*found["validation"].values()}:
+        digests = {split: external.file_manifest(getattr(self, split)) for split in ("train", "validation")}
+        if {*digests["train"].values()} & {*digests["validation"].values()}:
             raise BadInput("showers: a file of train and one of validation have the same content: give each once")
-        return found
+        return digests
 
 
 def _recorded(rate: float, batch: int) -> Budget:

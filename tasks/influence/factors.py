@@ -114,10 +114,10 @@ def compute_factors(
     asked = {"labels": labels, "seed": seed, "batch": batch, "examples": len(indices), "plan": [*map(asdict, plan)]}
     given = {"content": kept.examples_digest(task, indices), "model": kept.model_digest(task.model)}
     kept.begin(folder, asked | given, anew)
-    done, device = {one.name: kept.read(folder, one) for one in plan}, next(task.model.parameters()).device
+    done, device = {item.name: kept.read(folder, item) for item in plan}, next(task.model.parameters()).device
 
     def at(*steps: str) -> list[ModulePlan]:
-        return [one for one in plan if done[one.name].step in steps]
+        return [item for item in plan if done[item.name].step in steps]
 
     def write(name: str, tensors: Tensors, **new: object) -> None:
         done[name] = kept.write(folder, done[name], tensors, examples=len(indices), **new)
@@ -134,27 +134,27 @@ def compute_factors(
         if labels == "sampled":
             require_drawn(task, indices[:3])
         require_faithful(task, at("planned"), indices[:3])
-    split = [one for one in at("planned") if one.treatment != "diagonal"]
-    for group in _groups(split, memory_bytes, lambda one: one.rows * one.row_block + one.columns * one.column_block):
-        sums: dict[str, Tensors] = {one.name: {} for one in group}
-        for one, uses in passing(group, "second moments"):
-            _add_moments(sums[one.name], one, uses)
+    split = [item for item in at("planned") if item.treatment != "diagonal"]
+    for group in _groups(split, memory_bytes, lambda m: m.rows * m.row_block + m.columns * m.column_block):
+        sums: dict[str, Tensors] = {item.name: {} for item in group}
+        for item, uses in passing(group, "second moments"):
+            _add_moments(sums[item.name], item, uses)
         for name, found in sums.items():
             write(name, {key: value / len(indices) for key, value in found.items()}, step="moments")
-    for number, one in enumerate(waiting := at("moments")):
-        tensors, new = _eigen(done[one.name], kept.tensors_of(folder, done[one.name], device), solvers)
-        write(one.name, tensors, **new)
+    for number, item in enumerate(waiting := at("moments")):
+        tensors, new = _eigen(done[item.name], kept.tensors_of(folder, done[item.name], device), solvers)
+        write(item.name, tensors, **new)
         told(number + 1, len(waiting), "modules decomposed")
-    for group in _groups(at("planned", "eigen"), memory_bytes, lambda one: 2 * one.rows * one.columns):
-        vectors = {one.name: kept.tensors_of(folder, done[one.name], device) for one in group}
+    for group in _groups(at("planned", "eigen"), memory_bytes, lambda item: 2 * item.rows * item.columns):
+        vectors = {item.name: kept.tensors_of(folder, done[item.name], device) for item in group}
         squares: Tensors = {}
-        for one, uses in passing(group, "Lambda"):
-            squares[one.name] = squares.get(one.name, 0) + _squares(one, uses, vectors[one.name], memory_bytes)
+        for item, uses in passing(group, "Lambda"):
+            squares[item.name] = squares.get(item.name, 0) + _squares(item, uses, vectors[item.name], memory_bytes)
         for name, total in squares.items():
             write(
                 name, vectors[name] | {"lambda": total / len(indices)}, step="finished", **_judged(total / len(indices))
             )
-    return kept.tidied(folder, [done[one.name] for one in plan])
+    return kept.tidied(folder, [done[item.name] for item in plan])
 
 
 def _groups(plan: list[ModulePlan], memory_bytes: int, size: Callable[[ModulePlan], int]) -> Iterator[list[ModulePlan]]:
@@ -167,12 +167,12 @@ def _groups(plan: list[ModulePlan], memory_bytes: int, size: Callable[[ModulePla
 
 def _eigen(done: ModuleStatistics, matrices: Tensors, solvers: Mapping[str, Solver]) -> tuple[Tensors, dict[str, Any]]:
     """The eigenvectors of a module's sides by block, and what becomes of its statistics."""
-    found = {key: decomposed(matrix, f"{done.name} {key}", solvers) for key, matrix in matrices.items()}
-    status = max([done.status, *(side.status for side in found.values())], key=WORST.index)
+    sides = {key: decomposed(matrix, f"{done.name} {key}", solvers) for key, matrix in matrices.items()}
+    status = max([done.status, *(side.status for side in sides.values())], key=WORST.index)
     worse, step = status in ("diagonal", "not_finite"), "finished" if status == "not_finite" else "eigen"
     new = {"step": step, "status": status, "degraded": done.degraded or worse}
-    vectors = {key: side.vectors.to(matrices[key]) for key, side in found.items() if side.vectors is not None}
-    return vectors, new | {"sides": [side.told() for side in found.values()]}
+    vectors = {key: side.vectors.to(matrices[key]) for key, side in sides.items() if side.vectors is not None}
+    return vectors, new | {"sides": [side.told() for side in sides.values()]}
 
 
 def _judged(curvature: torch.Tensor) -> dict[str, Any]:
@@ -185,29 +185,29 @@ def _judged(curvature: torch.Tensor) -> dict[str, Any]:
     return {"mean_lambda": mean} | none
 
 
-def _add_moments(sums: Tensors, one: ModulePlan, uses: list[Use]) -> None:
+def _add_moments(sums: Tensors, item: ModulePlan, uses: list[Use]) -> None:
     for module, *sides in uses:
-        for side, block, values in zip(("rows", "columns"), (one.row_block, one.column_block), sides, strict=True):
-            if block > 1 and module == one.name:  # of tied weights the first one's sides make the basis
+        for side, block, values in zip(("rows", "columns"), (item.row_block, item.column_block), sides, strict=True):
+            if block > 1 and module == item.name:  # of tied weights the first one's sides make the basis
                 for number, part in enumerate(values.flatten(0, 1).split(block, 1)):
                     sums[f"{side}.{number}"] = sums.get(f"{side}.{number}", 0) + part.T @ part
 
 
-def _squares(one: ModulePlan, uses: list[Use], vectors: Tensors, memory_bytes: int) -> torch.Tensor:
+def _squares(item: ModulePlan, uses: list[Use], vectors: Tensors, memory_bytes: int) -> torch.Tensor:
     """The sum over the examples of the squared gradient in the module's bases, [rows, columns]."""
-    (high, wide), (name, left, right) = (one.rows, one.columns), uses[0]
+    (high, wide), (name, left, right) = (item.rows, item.columns), uses[0]
     if len(uses) == 1 and left.shape[1] * (high**2 + wide**2) < high * wide * (high + wide):  # cheaper than the product
-        left = _turned(left, "rows", one.row_block, vectors)
-        right = _turned(right, "columns", one.column_block, vectors)
+        left = _turned(left, "rows", item.row_block, vectors)
+        right = _turned(right, "columns", item.column_block, vectors)
         if left.shape[1] == 1:
             return left[:, 0].square().T @ right[:, 0].square()
         uses, vectors = [(name, left, right)], {}
-    return sum(turned(some, one, vectors).square().sum(0) for some in gradients(uses, memory_bytes))
+    return sum(turned(some, item, vectors).square().sum(0) for some in gradients(uses, memory_bytes))
 
 
-def turned(values: torch.Tensor, one: ModulePlan, vectors: Tensors, back: bool = False) -> torch.Tensor:
+def turned(values: torch.Tensor, item: ModulePlan, vectors: Tensors, back: bool = False) -> torch.Tensor:
     """Gradients [B, rows, columns] in a module's two bases, or back from them."""
-    for side, block in (("columns", one.column_block), ("rows", one.row_block)):
+    for side, block in (("columns", item.column_block), ("rows", item.row_block)):
         values = _turned(values, side, block, vectors, back).transpose(1, 2)
     return values
 

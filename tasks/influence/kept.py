@@ -54,21 +54,21 @@ def begin(folder: Path, request: dict[str, Any], anew: bool = False) -> None:
         raise BadInput(f"{folder} has factors of another {', '.join(other)}: take a new folder, or remove this one")
     if other:  # the old request stands until nothing that was made for it is left, so a kill in between is no harm
         log.warning("%s: another %s, so what was computed begins anew", folder, " and ".join(other))
-        for one in before["plan"]:
-            _remove(folder, one["name"], "", *STEPS)
+        for item in before["plan"]:
+            _remove(folder, item["name"], "", *STEPS)
     if before != request:
         durable.write_json(file, request)
 
 
-def read(folder: Path, one: ModulePlan) -> ModuleStatistics:
+def read(folder: Path, item: ModulePlan) -> ModuleStatistics:
     """A module's statistics; at step `planned` where there are none, or its tensors are missing or altered."""
-    if (path := _file(folder, one.name, "")).exists():
+    if (path := _file(folder, item.name, "")).exists():
         done = ModuleStatistics(**durable.read_json(path))
-        file = _file(folder, one.name, done.step)
+        file = _file(folder, item.name, done.step)
         if file.exists() and durable.sha256_file(file) == done.digest:
             return done
-    status: Status = "ok" if one.treatment == "ekfac" else "one_side" if one.one_side else one.treatment
-    return ModuleStatistics(one.name, "finished" if status == "excluded" else "planned", status, not one.chosen)
+    status: Status = "ok" if item.treatment == "ekfac" else "one_side" if item.one_side else item.treatment
+    return ModuleStatistics(item.name, "finished" if status == "excluded" else "planned", status, not item.chosen)
 
 
 def tidied(folder: Path, statistics: list[ModuleStatistics]) -> list[ModuleStatistics]:
@@ -91,8 +91,8 @@ def write(folder: Path, before: ModuleStatistics, tensors: Mapping[str, torch.Te
 
 def tensors_of(folder: Path, done: ModuleStatistics, device: torch.device) -> dict[str, torch.Tensor]:
     """The tensors of a module's step, none before the first."""
-    found = read_tensors(_file(folder, done.name, done.step)) if done.digest else {}
-    return {key: value.to(device) for key, value in found.items()}
+    tensors = read_tensors(_file(folder, done.name, done.step)) if done.digest else {}
+    return {key: value.to(device) for key, value in tensors.items()}
 
 
 def _remove(folder: Path, module: str, *steps: str) -> None:
@@ -129,13 +129,13 @@ def complete(folder: Path, model: nn.Module) -> tuple[list[ModulePlan], list[Mod
     request = durable.read_json(folder / "request.json")
     if request["model"] != model_digest(model):
         raise BadInput(f"{folder} has the factors of another model: its weights differ from those of the scores")
-    plan = [ModulePlan(**one) for one in request["plan"]]
-    found = [read(folder, one) for one in plan]
-    for done in found:
+    plan = [ModulePlan(**item) for item in request["plan"]]
+    statistics = [read(folder, item) for item in plan]
+    for done in statistics:
         require_equal(f"factors of {done.name}", done.step, "finished", "Compute them again: what is there is kept")
         if done.status != "excluded":
             require_equal(f"examples in the factors of {done.name}", done.examples, request["examples"])
-    return plan, found
+    return plan, statistics
 
 
 def degraded(statistics: Sequence[ModuleStatistics]) -> list[str]:

@@ -93,7 +93,7 @@ def factor_plan(model: nn.Module, machine: Machine, limits: Limits = Limits()) -
         for own, weight in module.named_parameters(recurse=False):
             if type(module) not in KINDS and weight.dim() > 1:
                 plan.append(_unknown(f"{name}.{own}".lstrip("."), type(module).__name__, weight, limits))
-    if all(one.treatment == "excluded" for one in plan):
+    if all(item.treatment == "excluded" for item in plan):
         kinds = f"{', '.join(limits.kinds)} (there are {', '.join(KINDS.values())})"
         raise BadInput(
             f"{type(model).__name__} has no module to compute influence by, of the kinds {kinds}:\n{markdown(plan)}"
@@ -168,7 +168,7 @@ def markdown(plan: Plan) -> str:
     """The plan as a Markdown table."""
     head = "| module | kind | weight | memory, GB | eigen, s | treatment | why |\n|---|---|---|---|---|---|---|\n"
     return head + "".join(
-        f"| {', '.join(one.modules)} | {one.kind} | {one.rows:,} x {one.columns:,} | {one.bytes / 1e9:.3f} "
-        f"| {one.seconds:.1f} | {one.treatment} | {one.why} |\n"
-        for one in plan
+        f"| {', '.join(item.modules)} | {item.kind} | {item.rows:,} x {item.columns:,} | {item.bytes / 1e9:.3f} "
+        f"| {item.seconds:.1f} | {item.treatment} | {item.why} |\n"
+        for item in plan
     )

@@ -39,13 +39,13 @@ def scores(
     """
     if train.model is not queries.model:
         raise BadInput("the queries' task has another model than the training examples': give both the same object")
-    plan, found = kept.complete(factors, train.model) if isinstance(factors, Path) else (factors, [])
-    done, half = {each.name: each for each in found}, memory_bytes // 2
-    unusable = {each.name: each.status for each in found if each.status in kept.ModuleStatistics.UNUSABLE}
-    plan = [one for one in plan if one.treatment != "excluded" and one.name not in unusable]
+    plan, statistics = kept.complete(factors, train.model) if isinstance(factors, Path) else (factors, [])
+    done, half = {each.name: each for each in statistics}, memory_bytes // 2
+    unusable = {each.name: each.status for each in statistics if each.status in kept.ModuleStatistics.UNUSABLE}
+    plan = [item for item in plan if item.treatment != "excluded" and item.name not in unusable]
     advice = ", ".join(f"{name}: {status}" for name, status in unusable.items())
     require(plan, "modules with usable factors", 0, "at least 1", advice[:200])
-    device, size = next(train.model.parameters()).device, 4 * sum(one.rows * one.columns for one in plan)
+    device, size = next(train.model.parameters()).device, 4 * sum(item.rows * item.columns for item in plan)
     means = not isinstance(query_indices, np.ndarray)
     rows = np.arange(len(query_indices)) if means else np.asarray(query_indices)
     count, parts_of = 0, batches(rows, max(1, half // size))
@@ -56,17 +56,17 @@ def scores(
             by_part = (captured(queries, plan, part) for part in batches(some, batch))
             parts = [[torch.cat([*gradients(uses, half)]) for uses in of_weights] for of_weights in by_part]
         wanted = [torch.cat(each) for each in zip(*parts, strict=True)]
-        for at, one in enumerate(plan if isinstance(factors, Path) else ()):
-            tensors = kept.tensors_of(factors, done[one.name], device)  # type: ignore[arg-type]
+        for at, item in enumerate(plan if isinstance(factors, Path) else ()):
+            tensors = kept.tensors_of(factors, done[item.name], device)  # type: ignore[arg-type]
             curvature = tensors["lambda"] + (0.1 * tensors["lambda"].mean() if damping is None else damping)
-            wanted[at] = turned(turned(wanted[at], one, tensors) / curvature, one, tensors, back=True)
+            wanted[at] = turned(turned(wanted[at], item, tensors) / curvature, item, tensors, back=True)
         for part in batches(train_indices, batch):
             products = (
                 torch.cat([asked.flatten(1) @ of.flatten(1).T for of in gradients(uses, half)], 1)
                 for asked, uses in zip(wanted, captured(train, plan, part), strict=True)
             )
             by_module = torch.stack([*products])
-            wrong = [one.name for one, of in zip(plan, by_module, strict=True) if not of.isfinite().all()]
+            wrong = [item.name for item, of in zip(plan, by_module, strict=True) if not of.isfinite().all()]
             what = f"scores of queries {some[0]} to {some[-1]} by examples {part[0]} to {part[-1]}"
             advice = "Exclude these modules, or take another damping"
             require(not wrong, what, f"not finite by {', '.join(wrong[:10])}", "finite", advice)
@@ -87,8 +87,8 @@ def _mean(queries: Task, plan: Plan, indices: np.ndarray, batch: int) -> list[to
 def gathered(blocks: Iterable[Block]) -> torch.Tensor:
     """All blocks as one [Q, N]."""
     rows: dict[bytes, list[torch.Tensor]] = {}
-    for queries, _, found in blocks:
-        rows.setdefault(queries.tobytes(), []).append(found)
+    for queries, _, scores in blocks:
+        rows.setdefault(queries.tobytes(), []).append(scores)
     return torch.cat([torch.cat(parts, 1) for parts in rows.values()])
 
 

@@ -75,7 +75,7 @@ def captured(task: Task, plan: Plan, indices: np.ndarray, generator: torch.Gener
         return modules[name].register_forward_hook(forward)
 
     with _evaluated(task.model):
-        hooks = [watch(at, name) for at, one in enumerate(plan) for name in one.modules]
+        hooks = [watch(at, name) for at, item in enumerate(plan) for name in item.modules]
         try:
             loss = _losses(task, indices, batch, generator).sum()
         finally:
@@ -93,24 +93,25 @@ def captured(task: Task, plan: Plan, indices: np.ndarray, generator: torch.Gener
                 require_equal(f"positions of {name}", tuple(real.shape), tuple(sides[0].shape[:2]), advice)
             left, right = sides if real is None else (side * real[..., None] for side in sides)
             uses[at].append((name, left, right))
-    for one, each in zip(plan, uses, strict=True):
-        require(each, f"examples counted in {one.name}", 0, len(indices), "No gradient reaches it: exclude the module")
+    for item, each in zip(plan, uses, strict=True):
+        advice = "No gradient reaches it: exclude the module"
+        require(each, f"examples counted in {item.name}", 0, len(indices), advice)
     return uses
 
 
-def _sides(module: nn.Module, given: torch.Tensor, gradient: torch.Tensor, bias: bool) -> list[torch.Tensor]:
+def _sides(module: nn.Module, inputs: torch.Tensor, gradient: torch.Tensor, bias: bool) -> list[torch.Tensor]:
     exact = torch.promote_types(gradient.dtype, torch.float32)
     if isinstance(module, nn.Embedding):
-        units = gradient.new_zeros(*given.shape, module.num_embeddings).scatter_(-1, given.long()[..., None], 1)
+        units = gradient.new_zeros(*inputs.shape, module.num_embeddings).scatter_(-1, inputs.long()[..., None], 1)
         units[..., [] if module.padding_idx is None else module.padding_idx] = 0
-        given, gradient = gradient, units
+        inputs, gradient = gradient, units
     if isinstance(module, nn.Conv2d):
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        given = functional.pad(given, module._reversed_padding_repeated_twice, mode)
-        given = functional.unfold(given, module.kernel_size, module.dilation, 0, module.stride).transpose(1, 2)
+        inputs = functional.pad(inputs, module._reversed_padding_repeated_twice, mode)
+        inputs = functional.unfold(inputs, module.kernel_size, module.dilation, 0, module.stride).transpose(1, 2)
         gradient = gradient.flatten(2).transpose(1, 2)
-    given = functional.pad(given, (0, 1), value=1.0) if bias else given
-    return [side.reshape(len(side), -1, side.shape[-1]).to(exact) for side in (gradient, given)]
+    inputs = functional.pad(inputs, (0, 1), value=1.0) if bias else inputs
+    return [side.reshape(len(side), -1, side.shape[-1]).to(exact) for side in (gradient, inputs)]
 
 
 def _losses(task: Task, indices: np.ndarray, batch: Any, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -159,12 +160,12 @@ def require_faithful(task: Task, plan: Plan, indices: np.ndarray, tolerance: flo
     for row, index in enumerate(indices):
         with _evaluated(task.model):
             loss = _losses(task, indices[[row]], task.batch(indices[[row]])).sum()
-            alone = torch.autograd.grad(loss, [modules[one.name].weight for one in plan], materialize_grads=True)
+            alone = torch.autograd.grad(loss, [modules[item.name].weight for item in plan], materialize_grads=True)
         least = max(1e-3 * max(float(gradient.norm()) for gradient in alone), 1e-30)
-        for one, uses, gradient in zip(plan, together, alone, strict=True):
+        for item, uses, gradient in zip(plan, together, alone, strict=True):
             ours = sum(left[row].T @ right[row] for _, left, right in uses)[:, : gradient[0].numel()]
             difference = float((ours - gradient.flatten(1)).norm()) / max(float(gradient.norm()), least)
-            what = f"gradient of example {index} by {one.name} in a batch, relative difference from that of it alone"
+            what = f"gradient of example {index} by {item.name} in a batch, relative difference from that of it alone"
             advice = "Padding is read, or examples mix, or the weight is used past its module (then exclude it)"
             if (dtype := gradient.dtype).itemsize < 4:
                 advice += f"; or {dtype} rounds too much here: take model.float()"

@@ -46,22 +46,22 @@ def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult
             what = f"{role}-{seed}"
             ask("predictions", what, manifest.test, _answers(what, given[role], manifest), few)
         ask("beginnings", "", ("initial", *_rates(given)), _beginnings(given["victim"], manifest, run.cache))
-        said = scores_of(given["scores"], manifest, config.factors, config.queries)
-        ask("rows taken away", "", REMOVED, _taken(given["found"], said, manifest, config, seed))
+        scores = scores_of(given["scores"], manifest, config.factors, config.queries)
+        ask("rows taken away", "", REMOVED, _taken(given["found"], scores, manifest, config, seed))
         for model, kind in product(MODELS, ("", CLEAN)):
-            again = _scores(model, kind, given, said, manifest, config, seed)
+            again = _scores(model, kind, given, scores, manifest, config, seed)
             ask("scores", f"{model}{kind}, seed {seed}", range(len(manifest.train)), again, few)
     return audited.result()
 
 
-def _answers(what: str, given: StageInput, manifest: Manifest) -> Recompute:
-    said = read_each(given.path / "records.parquet", ("row_id",), [row["row_id"] for row in manifest.test])
-    model = _kept(given.path / "model", manifest)
+def _answers(what: str, fit: StageInput, manifest: Manifest) -> Recompute:
+    recorded = read_each(fit.path / "records.parquet", ("row_id",), [row["row_id"] for row in manifest.test])
+    model = _kept(fit.path / "model", manifest)
 
     def again(row: dict[str, Any]) -> Iterator[Again]:
         for key, of in (("clean", ""), ("asked", "given_")):
             logits, _ = model.plain(row[f"{of}text"], row[f"{of}label"])
-            same = model.labels[int(logits.argmax())] == said[row["row_id"]][key]
+            same = model.labels[int(logits.argmax())] == recorded[row["row_id"]][key]
             yield Again(f"the answer of {what} to {row['row_id']} ({key})", 1.0, float(same))
 
     return again
@@ -79,14 +79,14 @@ def _taken(found: StageInput, scores: Scores, manifest: Manifest, config: EndCon
 
 
 def _scores(
-    model: str, kind: str, given: Inputs, said: Scores, manifest: Manifest, config: EndConfig, seed: int
+    model: str, kind: str, given: Inputs, scores: Scores, manifest: Manifest, config: EndConfig, seed: int
 ) -> Recompute:
     """Scores of a training row by the mean gradient of the queries, with curvature and without, and those of the kept
     steps; by its loss, and what the last layer reads; and, of no model, by words, with the stage's own functions of
     whole columns."""
     how, texts, victim = config.queries, texts_of(manifest.train), given["victim"].path
     queries = queries_of(manifest, config.poison.trigger, how.rows, how.transforms, seed)[kind]
-    recorded, own = said["none"] | said[model], _kept(victim / MODELS[model], manifest)
+    recorded, own = scores["none"] | scores[model], _kept(victim / MODELS[model], manifest)
     ids, labels = numbers_of(own, texts)
     hidden = states_of(own, ids, labels, config.execution.micro_batch_examples)[0]
     columns = {of.__name__: of(hidden, labels.numpy()) for of in (spectral, clustering)}
@@ -159,16 +159,17 @@ def _product(query: Arrays, own: Arrays) -> float:
 def divided(gradients: Arrays, folder: Path, damping: float | None) -> Arrays:
     """Gradients [rows, columns] of modules by their damped curvature, by numpy from the files of factors; without those
     that `scores` leaves out."""
-    found = {}
+    by_module = {}
     left_out = ("not_finite", "no_curvature")
     usable = (name for name in gradients if durable.read_json(folder / f"{name}.json")["status"] not in left_out)
     for name in usable:
         gradient = gradients[name]
-        kept = {key: of.double().numpy() for key, of in read_tensors(folder / f"{name}.finished.safetensors").items()}
+        tensors = read_tensors(folder / f"{name}.finished.safetensors").items()
+        kept = {key: tensor.double().numpy() for key, tensor in tensors}
         rows, columns = _basis(kept, "rows", len(gradient)), _basis(kept, "columns", gradient.shape[1])
         weight = kept["lambda"] + (0.1 * kept["lambda"].mean() if damping is None else damping)
-        found[name] = rows @ (rows.T @ gradient @ columns / weight) @ columns.T
-    return found
+        by_module[name] = rows @ (rows.T @ gradient @ columns / weight) @ columns.T
+    return by_module
 
 
 def _basis(kept: Arrays, side: str, size: int) -> np.ndarray:

@@ -70,9 +70,9 @@ def factors(
     with run.publish_file("plan.md") as file:
         file.write_text(markdown(plan), encoding="utf-8")
     folder, every = run.directory / "factors", np.arange(train.size)
-    found = compute_factors(train, every, folder, plan, seed=config.seed, batch=batch, anew=True, told=run.step)
+    statistics = compute_factors(train, every, folder, plan, seed=config.seed, batch=batch, anew=True, told=run.step)
     run.outputs.append("factors")
-    kept.require_usable(found, config.factors.max_degraded_share)
+    kept.require_usable(statistics, config.factors.max_degraded_share)
     return {}
 
 
@@ -120,8 +120,8 @@ def scores(
     def by_steps(model: str) -> Columns:
         groups, steps = tasks(MODELS[model], plain)[-1], FitResult.read(victim).snapshots
         checkpoints = ((*tasks(folder, plain)[:2], rate) for folder, rate in steps.items())
-        found = tracin(checkpoints, every, groups, plan_of(model), batch, partial(run.step, note="TracIn"))
-        return {f"tracin{kind}": of_kind for kind, of_kind in zip(plain, found, strict=True)}
+        by_kind = tracin(checkpoints, every, groups, plan_of(model), batch, partial(run.step, note="TracIn"))
+        return {f"tracin{kind}": of_kind for kind, of_kind in zip(plain, by_kind, strict=True)}
 
     def records(part: tuple[str, Callable[[str], Columns]]) -> Rows:
         model, make = part
@@ -154,7 +154,7 @@ def chosen(manifest: Manifest, scores: Scores, strategy: str, how: Detection, se
     first = {model: rules_of(scores[model], strategy, how)["top-k"] for model in MODELS}
     places = {"detected": first["victim"], "untrained": first["untrained"], "oracle": manifest.truth}
     places["random"] = np.random.default_rng([seed, 2]).permutation(len(ids))[:k]
-    return {name: sorted(ids[of].tolist()) for name, of in places.items()}
+    return {name: sorted(ids[rows].tolist()) for name, rows in places.items()}
 
 
 def rules_of(scores: Mapping[str, np.ndarray], strategy: str, how: Detection) -> dict[str, np.ndarray]:
@@ -163,7 +163,7 @@ def rules_of(scores: Mapping[str, np.ndarray], strategy: str, how: Detection) ->
     return decisions(scores[strategy], kinds, how.assumed_share, how.percentile)
 
 
-def scores_of(given: StageInput, manifest: Manifest, factors: Factors, queries: Queries) -> Scores:
+def scores_of(stage: StageInput, manifest: Manifest, factors: Factors, queries: Queries) -> Scores:
     """The records of poison-scores. CheckFailed unless each method scored each training row once."""
     ids, strategy = [row["row_id"] for row in manifest.train], factors.strategy
     versions = [f"{strategy}{VERSION}{number}" for number in range(queries.transforms)]
@@ -172,7 +172,7 @@ def scores_of(given: StageInput, manifest: Manifest, factors: Factors, queries: 
     methods["victim"] += ["tracin", f"tracin{CLEAN}"]
     methods["none"] = ["overlap", f"overlap{CLEAN}"]
     required = [(row, model, method) for model, every in methods.items() for method in every for row in ids]
-    rows = read_each(given.path / "records.parquet", ("row_id", "model", "method"), required)
+    rows = read_each(stage.path / "records.parquet", ("row_id", "model", "method"), required)
     return {
         model: {method: np.array([rows[row, model, method]["score"] for row in ids]) for method in every}
         for model, every in methods.items()
@@ -196,9 +196,9 @@ def found(truth: np.ndarray, scores: np.ndarray, k: int) -> dict[str, float]:
 
 def decided(truth: np.ndarray, suspected: np.ndarray) -> dict[str, float]:
     """Precision, recall and F1 of suspected rows, both bool [N], and their number."""
-    of = precision_recall_fscore_support(truth, suspected, average="binary", zero_division=0.0)
+    measures = precision_recall_fscore_support(truth, suspected, average="binary", zero_division=0.0)
     names = ("precision", "recall", "f1")
-    return {"suspected": float(suspected.sum()), **dict(zip(names, map(float, of[:3]), strict=True))}
+    return {"suspected": float(suspected.sum()), **dict(zip(names, map(float, measures[:3]), strict=True))}
 
 
 def decisions(scores: np.ndarray, kinds: np.ndarray, share: float, percentile: float) -> dict[str, np.ndarray]:
@@ -227,8 +227,8 @@ def spectral(hidden: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Squared length along the first principal direction of what the last layer reads [N, d], label by label (Tran et
     al. 2018, "Spectral signatures in backdoor attacks")."""
     values = np.zeros(len(hidden))
-    for of in (labels == label for label in np.unique(labels)):
-        values[of] = PCA(1, random_state=0).fit_transform(hidden[of])[:, 0] ** 2
+    for rows in (labels == label for label in np.unique(labels)):
+        values[rows] = PCA(1, random_state=0).fit_transform(hidden[rows])[:, 0] ** 2
     return values
 
 
@@ -236,10 +236,10 @@ def clustering(hidden: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """One less the share of a row's cluster, of two, among the rows of its label (Chen et al. 2018, "Detecting backdoor
     attacks on deep neural networks by activation clustering")."""
     values = np.zeros(len(hidden))
-    for of in (labels == label for label in np.unique(labels)):
-        reduced = PCA(min(10, *hidden[of].shape), random_state=0).fit_transform(hidden[of])
+    for rows in (labels == label for label in np.unique(labels)):
+        reduced = PCA(min(10, *hidden[rows].shape), random_state=0).fit_transform(hidden[rows])
         cluster = KMeans(min(2, len(reduced)), n_init=10, random_state=0).fit_predict(reduced)
-        values[of] = 1 - np.bincount(cluster)[cluster] / len(cluster)
+        values[rows] = 1 - np.bincount(cluster)[cluster] / len(cluster)
     return values
 
 

@@ -159,13 +159,14 @@ def _module(module: ModuleStatistics) -> dict[str, Any]:
     return {"name": module.name, "status": module.status, "examples": module.examples, "rungs": rungs}
 
 
-def means_of(values: Sequence[Measures]) -> Measures:
-    return {name: fmean(of[name] for of in values) for name in values[0]}
+def means_of(of_seeds: Sequence[Measures]) -> Measures:
+    return {name: fmean(measures[name] for measures in of_seeds) for name in of_seeds[0]}
 
 
-def over_seeds(of: Mapping[str, Measures], measure: str, level: float) -> dict[str, Any]:
+def over_seeds(by_seed: Mapping[str, Measures], measure: str, level: float) -> dict[str, Any]:
     """The fields of an `ArmMean` of one measure, and the means of all."""
-    return dict(arm_mean({seed: values[measure] for seed, values in of.items()}, level)) | means_of([*of.values()])
+    values = {seed: measures[measure] for seed, measures in by_seed.items()}
+    return dict(arm_mean(values, level)) | means_of([*by_seed.values()])
 
 
 def compared(config: EndConfig, areas: Mapping[str, Measures], removal: Mapping[str, Trained]) -> list[Comparison]:

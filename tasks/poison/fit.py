@@ -41,8 +41,8 @@ LOSS = "training_loss"
 def poison(run: StageRun, config: PoisonConfig, pool: StageInput) -> dict[str, float]:
     """Records: the manifest. CheckFailed where fewer rows are poisoned than was asked for."""
     rows = list(read_records(pool.path / "records.parquet"))
-    found = poisoned(rows, config.poison, config.train_rows, config.test_rows, config.seed)
-    run.merge_records(run.each([found.rows], list, "rows"), ("row_id",))
+    manifest = poisoned(rows, config.poison, config.train_rows, config.test_rows, config.seed)
+    run.merge_records(run.each([manifest.rows], list, "rows"), ("row_id",))
     return {}
 
 
@@ -190,13 +190,13 @@ def rates(answers: Rows, manifest: Manifest) -> Measures:
     `success`: the share of the `asked` rows, of other labels, that get the target's with the trigger;
     `without_trigger`: the same without; `accuracy` on clean rows, and that of the most frequent label.
     """
-    said = {answer["row_id"]: answer for answer in answers}
-    asked = [(said[row["row_id"]], row["given_label"]) for row in manifest.asked]
+    answer_of = {answer["row_id"]: answer for answer in answers}
+    asked = [(answer_of[row["row_id"]], row["given_label"]) for row in manifest.asked]
     return {
         "asked": float(len(asked)),
         "success": float(np.mean([answer["asked"] == target for answer, target in asked])),
         "without_trigger": float(np.mean([answer["clean"] == target for answer, target in asked])),
-        "accuracy": float(np.mean([said[row["row_id"]]["clean"] == row["label"] for row in manifest.test])),
+        "accuracy": float(np.mean([answer_of[row["row_id"]]["clean"] == row["label"] for row in manifest.test])),
         "most_frequent": max(Counter(row["label"] for row in manifest.test).values()) / len(manifest.test),
     }
 
@@ -208,23 +208,23 @@ def require_backdoor(victim: Rates, control: Rates, level: float) -> dict[str, A
     44 to 48 %, of which a model without poison had 40 %. `trigger_effect`: how much more the trigger itself
     does to the victim than to the control; wrong labels alone make a victim that always answers with the target.
     """
-    both, found = [(victim[seed], control[seed]) for seed in victim], dict[str, Any]()
-    said = {
+    both, effects = [(victim[seed], control[seed]) for seed in victim], dict[str, Any]()
+    claims = {
         "difference": "with the trigger the victim gives the target's label more often than its control",
         "trigger_effect": "the trigger changes the victim's answers more than its control's",
     }
     for name, less in {"difference": (), "trigger_effect": ("without_trigger",)}.items():
         mean, interval = _over_seeds(both, level, *less)
-        found |= {name: mean, f"{name}_interval": interval}
+        effects |= {name: mean, f"{name}_interval": interval}
         require(
             interval[0] > 0,
-            f"the backdoor exists: {said[name]}",
+            f"the backdoor exists: {claims[name]}",
             f"{rate_points(mean)} points (interval {span(interval, rate_points)})",
             "an interval above 0",
             "There is nothing to detect, and no detector is measured: another poison.share, more epochs or seeds",
         )
     success, alone = (fmean(of["success"] for of in rates.values()) for rates in (victim, control))
-    return {"success": success, "control": alone, **found}
+    return {"success": success, "control": alone, **effects}
 
 
 def _over_seeds(both: Sequence[Sequence[Mapping[str, float]]], level: float, *less: str) -> tuple[float, list[float]]:

@@ -58,9 +58,9 @@ def poisoned(pool: Rows, how: Poison, train_rows: int, test_rows: int, seed: int
     train = [place for place in others if place < train_rows]
     changed = {*others[len(train) :], *chance.permutation(train)[: round(how.share * train_rows)].tolist()}
     splits = ["train"] * train_rows + ["test"] * test_rows
-    found = Manifest([given(row, splits[place], place in changed, how) for place, row in enumerate(drawn)])
-    require(found.asked, "test rows of other labels are asked about", 0, "some")
-    count, wanted = int(found.truth.sum()), round(how.share * train_rows)
+    manifest = Manifest([given(row, splits[place], place in changed, how) for place, row in enumerate(drawn)])
+    require(manifest.asked, "test rows of other labels are asked about", 0, "some")
+    count, wanted = int(manifest.truth.sum()), round(how.share * train_rows)
     require(
         count == wanted > 0,
         "the share of poisoned rows that was asked for is reached",
@@ -68,7 +68,7 @@ def poisoned(pool: Rows, how: Poison, train_rows: int, test_rows: int, seed: int
         f"{wanted} ({how.share:.2%}), at least one",
         f"Only rows with another label than {how.target} can be poisoned: another poison.share, or more of such rows",
     )
-    return found
+    return manifest
 
 
 def given(row: dict[str, Any], split: str, changed: bool, how: Poison) -> dict[str, Any]:
@@ -77,15 +77,15 @@ def given(row: dict[str, Any], split: str, changed: bool, how: Poison) -> dict[s
     return {**row, "split": split, "changed": changed, "given_text": text, "given_label": label}
 
 
-def shares(found: Manifest, how: Poison) -> dict[str, float]:
+def shares(manifest: Manifest, how: Poison) -> dict[str, float]:
     """What was asked for and what was reached; `had_trigger`: rows that had all of its words without our doing."""
     trigger = {*words_of(how.trigger)}
     return {
         "requested": how.share,
-        "realised": float(found.truth.mean()),
-        "poisoned": float(found.truth.sum()),
-        "asked": float(len(found.asked)),
-        "had_trigger": float(sum(trigger <= {*words_of(row["text"])} for row in found.rows)),
+        "realised": float(manifest.truth.mean()),
+        "poisoned": float(manifest.truth.sum()),
+        "asked": float(len(manifest.asked)),
+        "had_trigger": float(sum(trigger <= {*words_of(row["text"])} for row in manifest.rows)),
     }
 
 

@@ -61,7 +61,7 @@ def verdict(results: FinalResults) -> str:
         (undecided, f"Not shown: that {own} finds the poison better than {_listed(undecided)}."),
         (True, f"Yes: {own} finds the poison better than all {len(rows)} references."),
     )
-    return next(said for holds, said in cases if holds)
+    return next(words for holds, words in cases if holds)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -80,11 +80,11 @@ def attack_table(results: FinalResults) -> Table:
 
 def detector_table(results: FinalResults) -> Table:
     rows = []
-    for name, of in sorted(results.detectors.items(), key=lambda item: -item[1].auroc):
-        said = METHODS.get(name.removesuffix(CLEAN).removeprefix(f"{results.strategy}-"), "influence on the queries")
-        untrained = "-" if of.untrained_auroc is None else AREA(of.untrained_auroc)
-        more = [untrained, AREA(of.average_precision), AREA(of.f1_at_k)]
-        rows.append([name, said, AREA(of.auroc), span(of.interval, AREA), *more])
+    for name, detector in sorted(results.detectors.items(), key=lambda item: -item[1].auroc):
+        kind = METHODS.get(name.removesuffix(CLEAN).removeprefix(f"{results.strategy}-"), "influence on the queries")
+        untrained = "-" if detector.untrained_auroc is None else AREA(detector.untrained_auroc)
+        more = [untrained, AREA(detector.average_precision), AREA(detector.f1_at_k)]
+        rows.append([name, kind, AREA(detector.auroc), span(detector.interval, AREA), *more])
     return Table(
         "AUROC (0.5 is chance; ties count half) with its interval over seeds, and that of the same scores of an "
         "untrained model; average precision, and F1 of as many rows as are taken away.",
@@ -96,9 +96,9 @@ def detector_table(results: FinalResults) -> Table:
 def rule_table(results: FinalResults) -> Table:
     measures = ("precision", "recall", "f1")
     rows = [
-        [rule, model, f"{of['suspected']:.1f}", *(AREA(of[name]) for name in measures)]
+        [rule, model, f"{means['suspected']:.1f}", *(AREA(means[name]) for name in measures)]
         for model, rules in results.rules.items()
-        for rule, of in rules.items()
+        for rule, means in rules.items()
     ]
     caption = (
         f"Rules that decide by {results.strategy}, and see no truth but a guess of its share (top-k): how many rows "
@@ -109,10 +109,14 @@ def rule_table(results: FinalResults) -> Table:
 
 def answer(results: FinalResults) -> Figure:
     """AUROC of every detector; influence first."""
-    own, found = results.strategy, results.detectors
+    own, detectors = results.strategy, results.detectors
     known = (own, "identity", "tracin", "overlap", f"{own}-variance")
-    kinds = {"asked with the trigger": known, "without knowing it": [name for name in found if name not in known]}
-    rows = [Estimated(kind, name, found[name].auroc, found[name].interval) for kind, of in kinds.items() for name in of]
-    rows.insert(1, Estimated(rows[0].kind, f"{own}, untrained model", found[own].untrained_auroc))
+    kinds = {"asked with the trigger": known, "without knowing it": [name for name in detectors if name not in known]}
+    rows = [
+        Estimated(kind, name, detectors[name].auroc, detectors[name].interval)
+        for kind, of in kinds.items()
+        for name in of
+    ]
+    rows.insert(1, Estimated(rows[0].kind, f"{own}, untrained model", detectors[own].untrained_auroc))
     caption = "How well scores find the poisoned rows; the line is chance."
     return forest("answer", caption, rows, "AUROC", AREA, line=0.5)

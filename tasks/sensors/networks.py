@@ -196,8 +196,8 @@ class Physical(nn.Module):
         """How far in cm the place that it finds moves for one photon more in each sensor, in the mean of events [S]."""
         total = torch.zeros(photons.shape[1])
         for part in photons.split(at_once):
-            given = part.clone().requires_grad_()
-            place = self(given)[:, :PLACE].sum(0)
-            by_axis = [torch.autograd.grad(along, given, retain_graph=True)[0] for along in place]
+            light = part.clone().requires_grad_()
+            place = self(light)[:, :PLACE].sum(0)
+            by_axis = [torch.autograd.grad(along, light, retain_graph=True)[0] for along in place]
             total += torch.stack(by_axis).norm(dim=0).sum(0)
         return (total / len(photons)).numpy()

@@ -4,14 +4,12 @@ import json
 import os
 import re
 import signal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from deployments.dag.walk import Handle
 from storage.errors import BadInput, CheckFailed
 from storage.records import RecordParts
 from storage.run_directory import RunDirectory
@@ -38,18 +36,6 @@ def scores(manifest: Manifest) -> Scores:
     return scores_of(study.input("poison-scores (seed 0)"), manifest, study.study.factors, study.study.queries)
 
 
-def again(label: str, root: Path, **execution: Any) -> tuple[Handle, RunDirectory, list[str]]:
-    """A stage of the finished study once more, elsewhere, started until it ends; how each start ended."""
-    handle = finished().handles[label]
-    copy = RunDirectory(root, "copy", handle.run.stage, handle.run.fingerprint)
-    given = {role: source.as_input() for role, source in handle.inputs.items()}
-    config = handle.config.model_copy(update={"execution": handle.config.execution.model_copy(update=execution)})
-    ends: list[str] = []
-    while not ends or ends[-1] == "out_of_time":
-        ends.append(attempt(handle.stage, config, copy, given).end_state)
-    return handle, copy, ends
-
-
 def test_the_report_has_every_number_that_was_promised():
     found, study = results(), finished().study
     assert found.attack["difference_interval"][0] > 0 and found.attack["success"] > found.attack["control"]
@@ -65,34 +51,18 @@ def test_the_report_has_every_number_that_was_promised():
 # ------------------------------------------------------------------------------------ nothing to detect
 
 
+UNWATCHED = ["budget.learning_rate=1e-30", "budget.not_learning=null"]
+
+
 @pytest.mark.parametrize(
     ("changes", "stage", "ended", "said"),
     [
-        pytest.param(
-            ["budget.learning_rate=1e-12"], VICTIM, "not_learning", "training_loss", id="a victim that was not trained"
-        ),
-        pytest.param(
-            ["budget.learning_rate=1e-30", "budget.not_learning=null"],
-            "poison-attack",
-            "check_failed",
-            "at most over trainings: victim-",
-            id="nor was it where no gate watched its loss",
-        ),
-        pytest.param(
-            ["poison.share=0.005"],
-            "poison-attack",
-            "check_failed",
-            "the backdoor exists",
-            id="a backdoor that does not exist",
-        ),
-        pytest.param(
-            ["poison.target=bad"],
-            "poison-poison (seed 0)",
-            "bad_input",
-            "negative, positive",
-            id="a target that no row has",
-        ),
+        (["budget.learning_rate=1e-12"], VICTIM, "not_learning", "training_loss"),
+        (UNWATCHED, "poison-attack", "check_failed", "at most over trainings: victim-"),
+        (["poison.share=0.005"], "poison-attack", "check_failed", "the backdoor exists"),
+        (["poison.target=bad"], "poison-poison (seed 0)", "bad_input", "negative, positive"),
     ],
+    ids=["a victim not trained", "nor where no gate watched its loss", "no backdoor", "a target that no row has"],
 )
 def test_the_study_ends_before_anything_is_detected(changes, stage, ended, said, tmp_path):
     """The recorded study detected poison in a model that was never trained on it, and of a success of 44 % its control
@@ -221,7 +191,13 @@ def test_scores_that_are_broken_off_after_each_part_make_none_twice_and_heed_a_s
 
 
 def test_a_training_that_is_broken_off_again_and_again_ends_with_the_same_bytes_and_snapshots(tmp_path):
-    handle, copy, ends = again(VICTIM, tmp_path, max_steps_per_run=40)
+    handle, ends = finished().handles[VICTIM], list[str]()
+    copy = RunDirectory(tmp_path, "copy", handle.run.stage, handle.run.fingerprint)
+    given = {role: source.as_input() for role, source in handle.inputs.items()}
+    execution = handle.config.execution.model_copy(update={"max_steps_per_run": 40})
+    config = handle.config.model_copy(update={"execution": execution})
+    while not ends or ends[-1] == "out_of_time":
+        ends.append(attempt(handle.stage, config, copy, given).end_state)
     assert ends == ["out_of_time", "out_of_time", "finished"]
     assert what_must_be_equal(copy) == what_must_be_equal(handle.run)
     snapshots = sorted(path.name for path in handle.run.path.glob("snapshot-*"))
@@ -234,31 +210,24 @@ def test_a_training_that_is_broken_off_again_and_again_ends_with_the_same_bytes_
 # ------------------------------------------------------------------------------------ what the report says
 
 
-def test_the_verdict_is_no_where_an_untrained_model_is_better_and_yes_only_where_all_are_beaten():
+@pytest.mark.parametrize(
+    ("undecided", "worse", "interval", "said"),
+    [
+        ([], ["untrained"], [0.6, 0.8], "No: untrained found the poison better than ekfac."),
+        (["untrained"], [], [0.6, 0.8], "Not shown: that ekfac finds the poison better than untrained."),
+        ([], [], [0.4, 0.7], "Not shown: that ekfac finds the poison at all."),
+        ([], [], [0.6, 0.8], "Yes: ekfac finds the poison better than all 7 references."),
+    ],
+)
+def test_the_verdict_is_yes_only_where_all_are_beaten_and_influence_is_above_chance(undecided, worse, interval, said):
     found = results()
-    assert {*REFERENCES} <= {row.reference for row in found.differences}
-
-    def with_(*, better: set[str], worse: set[str]) -> FinalResults:
-        rows = [
-            row.model_copy(update={"better": row.reference in better, "worse": row.reference in worse})
-            for row in found.differences
-        ]
-        return found.model_copy(update={"differences": rows})
-
-    every = with_(better={*REFERENCES}, worse=set())
-    own = found.detectors[found.strategy]
-
-    def at(of: FinalResults, *interval: float) -> FinalResults:
-        return of.model_copy(
-            update={"detectors": found.detectors | {found.strategy: own.model_copy(update={"interval": [*interval]})}}
-        )
-
-    no = verdict(with_(better={*REFERENCES} - {"untrained"}, worse={"untrained"}))
-    assert no.startswith("No: ") and "untrained" in no
-    undecided = verdict(at(with_(better={*REFERENCES} - {"untrained"}, worse=set()), 0.6, 0.8))
-    assert undecided.startswith("Not shown: ") and "untrained" in undecided
-    assert verdict(at(every, 0.6, 0.8)).startswith("Yes: ")
-    assert "at all" in verdict(at(every, 0.4, 0.7))
+    rows = [
+        row.model_copy(update={"better": row.reference not in (*undecided, *worse), "worse": row.reference in worse})
+        for row in found.differences
+    ]
+    own = found.detectors | {"ekfac": found.detectors["ekfac"].model_copy(update={"interval": interval})}
+    assert {*REFERENCES} <= {row.reference for row in rows}
+    assert verdict(found.model_copy(update={"differences": rows, "detectors": own})) == said
 
 
 def test_influence_that_is_a_reference_with_every_seed_is_refused_unless_both_find_all():
