@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -198,7 +198,10 @@ MOST_GRAPHS = 64
 """Shapes of a micro-batch that are compiled, each by itself, so that none depends on what an attempt saw before it."""
 
 
-def compiled(network: nn.Module, execution: Execution) -> nn.Module:
+Network = TypeVar("Network", bound=Callable[..., torch.Tensor])
+
+
+def compiled(network: Network, execution: Execution) -> Network:
     """The network in the form that `execution.compile` asks for, whatever this process compiled before. In two
     processes on an H100 under deterministic algorithms, and on a CPU in the tests, its steps go on bit for bit."""
     if execution.compile == "none":
