@@ -17,9 +17,9 @@ from tasks.icecube.study import Study
 
 PULSES = Stage("icecube-pulses", stages.PulsesConfig, "tasks.icecube.pulses:pulses", version=2, needs="cpu")
 LOOK = Stage("icecube-look", stages.LookConfig, "tasks.icecube.look:look", version=3, needs="cpu")
-RATES = Stage("icecube-rates", stages.RatesConfig, "tasks.icecube.trials:rates", version=4, needs="gpu")
-OVERFIT = Stage("icecube-overfit", stages.OverfitConfig, "tasks.icecube.trials:overfit", version=2, needs="gpu")
-TRIAL = Stage("icecube-trial", stages.TrialConfig, "tasks.icecube.trials:trial", version=4)
+RATES = Stage("icecube-rates", stages.RatesConfig, "tasks.icecube.train:rates", version=4, needs="gpu")
+OVERFIT = Stage("icecube-overfit", stages.OverfitConfig, "tasks.icecube.train:overfit", version=2, needs="gpu")
+TRIAL = Stage("icecube-trial", stages.TrialConfig, "tasks.icecube.train:trial", version=4)
 TRAIN = Stage("icecube-train", stages.TrainConfig, "tasks.icecube.train:train", version=2)
 AUDIT = Stage("icecube-audit", stages.AuditConfig, "tasks.icecube.audit:audit", version=3, needs="gpu")
 REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=10, needs="cpu")

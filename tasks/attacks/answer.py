@@ -6,6 +6,7 @@ A difference counts for the constraint only as far as it is there against every 
 other way to count it, and over more than one training; verdict and `not_shown` name whatever of these is lacking.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,30 +63,30 @@ def told(given: Answered) -> Told:
     answer, difference = found.answer, found.difference
     if answer is None or difference is None:
         why, unanswered = f"{found.unanswered}.", f"{CLAIM}, or that it does not: the question is not answered."
-        return Told(f"Not answered: {why}", f"The question is not answered: {why}", unanswered)
+        return Told(f"Not answered: {_begins(why)}.", f"The question is not answered: {why}", unanswered)
     margin, less = f"the margin of {answer.margin:g}", "less" if difference.value < 0 else "more"
     no = "Not shown, on one seed" if given.trainings == ONE_SEED else "No"
     lacking, undecided = _lacking(given, answer, difference), _undecided(answer, found.sources)
     untried = "other models, other text and stronger attacks were not tried"
     same = f"as much within {margin} ({_two_one_sided_tests(answer)})"
-    small = ", by less than the margin" * (answer.answer == "differs within the margin")
+    small = answer.answer == "differs within the margin"
     claimed = next(iter(lacking), "Yes: harder to attack than the baseline and than every placebo")
     cases = [
         (
             answer.answer == "undecided",
-            f"Not shown either way: {undecided}",
+            f"Not shown either way: {_begins(undecided)}",
             "undecided",
             f"{CLAIM}, or that it does not{_because([undecided, given.one_training])}.",
         ),
         (
             answer.answer == "equivalent",
-            f"{no}: as hard to attack as the baseline, within {margin} nats per token",
+            f"{no}: as hard to attack, within the margin",
             same,
             f"{CLAIM}, nor that it never does{_because([_disagreement(answer), given.one_training, untried])}.",
         ),
         (
             less == "more",
-            f"{no}: easier to attack than the baseline{small}",
+            f"{no}: easier to attack{', within the margin' if small else ' than the baseline'}",
             _beside_margin(answer),
             _not_shown(given, list(lacking.values()), less),
         ),
@@ -97,9 +98,14 @@ def told(given: Answered) -> Told:
     return Told(f"{verdict}.", f"Under {asked.attack}, {rises} ({interval}): {finding}.", not_shown)
 
 
+def _begins(reason: str) -> str:
+    """A reason up to where it goes into detail: a verdict has twelve words."""
+    return re.split(r" \(|[:;,.]( |$)", reason)[0]
+
+
 def _lacking(given: Answered, answer: Answer, difference: Estimate) -> dict[str, str]:
     """Gaps in a claim for the constraint, the gravest first: the verdict each leads to -> the reason, a clause."""
-    found, margin = given.primary, f"the margin of {answer.margin:g} nats per token"
+    found, alone = given.primary, "on one seed" if given.trainings == ONE_SEED else "from one base model"
     alike, without = not_there(found, found.from_placebos), not_there(found, given.ways)
     rows = {arm: found.from_placebos[arm] for arm in alike}
     placebos = [f"{arm} ({NATS(row.value)}, interval {span(row.interval, NATS)})" for arm, row in rows.items()]
@@ -122,20 +128,16 @@ def _lacking(given: Answered, answer: Answer, difference: Estimate) -> dict[str,
         ),
         (
             answer.answer == "differs within the margin",
-            f"Hardly: harder to attack, by less than {margin}",
+            "Hardly: harder to attack, by less than the margin",
             "the difference is within the margin",
         ),
         (not given.ways, "Not shown: it was counted in no other way", "it was counted in no other way"),
         (
             without,
-            f"Not shown: the difference is not there in {ways}",
+            f"Not shown: not there in {ways}",
             f"the difference is not shown in {ways}{given.of_ways} ({'; '.join(without)})",
         ),
-        (
-            given.one_training,
-            f"Perhaps: harder to attack than the baseline and every placebo here, but {given.one_training}",
-            given.one_training,
-        ),
+        (given.one_training, f"Perhaps: harder to attack, {alone}", given.one_training),
     ]
     return {verdict: reason for lacks, verdict, reason in cases if lacks}
 

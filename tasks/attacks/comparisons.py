@@ -143,8 +143,8 @@ def unanswerable(
         return f"the constrained layers of the monotonic arm are dead: {dead}"
     if difference is None:
         return (
-            "no moment of the unconstrained model's training that was kept has a clean loss as high, or as low, as the "
-            "monotonic arm's: more snapshots are needed"
+            "no kept moment of the unconstrained training has its clean loss: the monotonic arm's is higher, or lower, "
+            "than all of them, and more snapshots are needed"
         )
     if judged.one_for_all and judged.searches < 2:
         return "one search for a trigger does not say what another would find (give uat.restarts 2 or more)"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from storage import durable
-from storage.errors import BadInput
+from storage.errors import BadInput, CheckFailed
 from storage.records import read_each
-from tasks.data.splits import require_disjoint
 from tasks.icecube.configuration import Generated, Split
 from tasks.icecube.events import META, EventFiles, batch_file, manifest, pulse_table, read_geometry, read_meta, values
 from tasks.icecube.generator import write_events
@@ -62,6 +62,18 @@ def pulses(run: StageRun, config: PulsesConfig) -> dict[str, Any]:
     parts = {f"batch-{batch_id:06d}": batch_id for batch_id in split_of}
     run.merge_records(run.each(parts, counted, "files", "is each sound?"), ("batch_id",))
     return {}
+
+
+def require_disjoint(splits: Mapping[str, Collection[int]], what: str) -> None:
+    """CheckFailed names two splits that share something; `what` is the plural of what they hold (events, files)."""
+    for (one, ours), (other, theirs) in combinations(splits.items(), 2):
+        if shared := sorted(set(ours) & set(theirs)):
+            raise CheckFailed(
+                f"no two splits share {what}",
+                f"{one} and {other} share {len(shared):,}, the first {shared[0]}",
+                "none",
+                "What a model was trained on says nothing about what it has learned",
+            )
 
 
 def _written(run: StageRun, events: Generated) -> Path:

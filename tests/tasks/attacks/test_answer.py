@@ -46,7 +46,10 @@ def given(said: str = "differs", interval: list[float] | None = LESS, **changed:
 
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "nothing lacks": ({}, "Yes: harder", "That this holds for other models, other text or stronger attacks."),
-    "one seed": ({"one_training": ONE_SEED}, f"Perhaps: harder .* but {ONE_SEED}", f"because {ONE_SEED}. It is less "),
+    "one seed": (
+        {"one_training": ONE_SEED, "trainings": "one seed"}, "Perhaps: harder to attack, on one seed.",
+        f"because {ONE_SEED}. It is less "
+    ),
     "a placebo": ({"placebos": {"a": (NOTHING,)}}, "No: not told apart from a placebo", "a (+0.0000, interval -0.0100"),
     "a placebo by its p": ({"placebos": {"a": (LESS, 0.09)}}, "No: not told apart from a placebo", "the placebo a ("),
     "a placebo without interval": ({"placebos": {"a": (None,)}}, "No: not told apart from a pl", "the placebo a (-0."),
@@ -75,7 +78,9 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         {"said": "undecided", "interval": NOTHING, "p_value": 0.045}, "Not shown either way: the interval holds 0",
         "though p is at most 0.05"
     ),
-    "p and interval": ({"said": "undecided", "p_value": 0.125}, f"Not shown either way: {OPEN}", f"because {OPEN}."),
+    "p and interval": (
+        {"said": "undecided", "p_value": 0.125}, "Not shown either way: p is above 0.05.", f"because {OPEN}."
+    ),
     "four sources": ({"said": "undecided", "sources": 4}, "Not shown either way: 4 sources ", FEW.format("0.125")),
     "one source": ({"said": "undecided", "sources": 1}, "Not shown either way: 1 source ", FEW.format("1.000")),
     "no interval": ({"said": "undecided", "interval": None}, "Not shown either way: d", "one source have no interval"),
@@ -87,7 +92,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_whatever_a_claim_lacks_is_said_in_the_verdict_and_as_not_shown(case):
     changed, short, lacking = CASES[case]
     found = told(given(**changed))
-    assert re.match(short, found.verdict) and found.verdict.endswith(".")
+    assert re.match(short, found.verdict) and found.verdict.endswith(".") and len(found.verdict.split()) <= 12
     assert re.search(re.escape(lacking).replace(r"\.\*", ".*"), found.not_shown), found.not_shown
     assert case == "nothing lacks" or "That the constraint makes the model harder to attack" in found.not_shown
     for said in (found.verdict, found.lead, found.not_shown, *numbers(given(**changed))):

@@ -7,8 +7,8 @@ from storage.errors import CheckFailed
 from tasks.data.gate import require_inputs
 from tasks.data.limits import InputLimits
 from tasks.data.normaliser import Normaliser, Step
-from tasks.data.splits import require_disjoint
 from tasks.data.statistics import column_statistics
+from tasks.icecube.pulses import require_disjoint
 
 NAMES = ["time", "charge"]
 LOGARITHMS = [

@@ -241,9 +241,7 @@ def test_four_sources_decide_nothing_and_every_page_says_so(tmp_path: Path, nats
     found = made.numbers["primary"]
     assert found["answer"]["answer"] == "undecided" and found["answer"]["least_p_value"] == 0.125
     assert found["difference"]["interval"][1] < 0.01 and found["sources"] == 4
-    assert made.says(
-        r"either way: 4 sources cannot show it \(exchanges of so few give no p below 0.125, .*; one seed\)"
-    )
+    assert made.says(r"either way: 4 sources cannot show it\. .*; one seed\).* of so few give no p below 0.125")
 
 
 def test_a_difference_with_a_wide_interval_is_undecided(tmp_path: Path):

@@ -200,7 +200,7 @@ def test_a_placebo_that_lives_in_some_cells_only_is_named_and_not_passed_over(tm
     [
         (["monotonic", "random-signs"], "differs", -1, "No: not told apart from a placebo."),
         (["baseline", "random-signs"], "differs", 1, "No: easier to attack than the baseline."),
-        ([], "equivalent", 0, "No: as hard to attack as the baseline, within the margin of 0.02 nats per token."),
+        ([], "equivalent", 0, "No: as hard to attack, within the margin."),
     ],
 )
 def test_what_is_no_claim_for_the_constraint(
