@@ -4,7 +4,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from storage.errors import CheckFailed
 from tasks.findings.audit import AuditResult
-from tasks.findings.document import Section
 from tasks.findings.table import Table
 from tasks.stage.result import Result
 
@@ -55,8 +54,3 @@ def checks(gates: Sequence[Gate], audit: AuditResult) -> dict[str, Table | None]
         [[gate.name, gate.measured, gate.required] for gate in gates],
     )
     return {"gates": table if gates else None, "audit": audit.table}
-
-
-def checked_section(gates: Sequence[Gate], audit: AuditResult) -> Section:
-    """Those tables as a section."""
-    return Section("What was checked", texts=[audit.in_words], tables=[*filter(None, checks(gates, audit).values())])
