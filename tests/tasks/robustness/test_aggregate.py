@@ -219,7 +219,7 @@ def four_sources_suffice() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("nats", "answer", "said"),
     [
-        ({"monotonic": 0.0}, "equivalent", "Not shown, on one seed: as hard to attack .*two one-sided tests at 15%"),
+        ({"monotonic": 0.0}, "equivalent", "Not shown, on one seed: as hard to attack, .*two one-sided tests at 15%"),
         ({"monotonic": 0.008}, "differs within the margin", "Not shown, on one seed: easier"),
         ({"monotonic": 0.5}, "differs", "Not shown, on one seed: easier .*more than the margin of 0.02"),
         ({"monotonic": -0.5, "random-signs": -0.5}, "differs", "No: not told apart from a placebo"),
