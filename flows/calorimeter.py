@@ -67,10 +67,10 @@ def calorimeter(study: Study) -> Handle:
 PAIRS = [["mae", "neighbour_mae"]]
 TARGETS, LIGHT = ("u_cm", "v_cm", "w_cm", "energy_mev"), ("bright", "dim")
 METRICS_OF_A_SWEEP = [
-    *(Swept(title=of, numbers=f"regressors.{{arm}}.{of}", higher=False) for of in TARGETS),
+    *(Swept(title=target, numbers=f"regressors.{{arm}}.{target}", higher=False) for target in TARGETS),
     *(
-        Swept(title=f"error of {of} sensors", numbers=f"inpainter.{{arm}}_{of}", higher=False, pairs=PAIRS)
-        for of in LIGHT
+        Swept(title=f"error of {target} sensors", numbers=f"inpainter.{{arm}}_{target}", higher=False, pairs=PAIRS)
+        for target in LIGHT
     ),
 ]
 

@@ -144,8 +144,8 @@ def verify(root: Path, study: str | None = None, as_json: bool = False) -> int:
     counts = Counter(row.state for row in rows)
     code = min(counts["REFUSED"], 1)
     if as_json:
-        found = {"root": str(root), "counts": counts, "runs": [row._asdict() for row in rows]}
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        report = {"root": str(root), "counts": counts, "runs": [row._asdict() for row in rows]}
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
         return code
     rest = (f", {number} {state}" for state, number in sorted(counts.items()) if number and state != "verified")
     doubted = sum("ratchet rehearse" in row.reason for row in rows if row.state == "verified")

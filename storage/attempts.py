@@ -284,14 +284,18 @@ def keep_answer(run: RunDirectory, root: Path, answer: str, small: Sequence[str]
     file = rehearsals(RunDirectory(root, run.study, run.stage, run.fingerprint))
     file.parent.mkdir(parents=True, exist_ok=True)
     settings = {key: value for key, value in _settings(run).items() if key not in small}
-    others = [one for one in read(file).get(code_of(run), []) if one["settings"] != settings]
+    others = [entry for entry in read(file).get(code_of(run), []) if entry["settings"] != settings]
     durable.write_json(file, read(file) | {code_of(run): [*others, {"settings": settings, "answer": answer}]})
 
 
 def _answer(run: RunDirectory) -> str | None:
     settings = _settings(run)
     kept = read(rehearsals(run)).get(code_of(run), [])
-    alike = [one["answer"] for one in kept if all(settings.get(key) == value for key, value in one["settings"].items())]
+    alike = [
+        answer["answer"]
+        for answer in kept
+        if all(settings.get(key) == value for key, value in answer["settings"].items())
+    ]
     return max(alike, default=None)  # one that differed before one that did not
 
 

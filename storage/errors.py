@@ -117,8 +117,10 @@ class NumericalFailure(Exception):
         self.step, self.examples, self.tensor = step, list(examples), tensor
         self.module, self.batch, self.together = module, batch, together
         listed = f"[{', '.join(map(str, self.examples[:EXAMPLES_SHOWN]))}{', ...' * (len(examples) > EXAMPLES_SHOWN)}]"
-        of = f" ({len(examples)} of a batch of {batch}{', of which each alone is finite' * together})" if batch else ""
-        where = f"batch examples {listed}{of}" if self.examples else "validation"
+        share = (
+            f" ({len(examples)} of a batch of {batch}{', of which each alone is finite' * together})" if batch else ""
+        )
+        where = f"batch examples {listed}{share}" if self.examples else "validation"
         super().__init__(f"{tensor} {fault} at step {step}, {where}" + f"; it begins in {module}" * bool(module))
 
 

@@ -82,18 +82,18 @@ def decoded(data: bytes) -> str:
     return text
 
 
-def wrong_byte(error: UnicodeDecodeError, of: str = "the row", encoding: str = "utf-8") -> str:
+def wrong_byte(error: UnicodeDecodeError, where: str = "the row", encoding: str = "utf-8") -> str:
     """The byte that is no text, and what to do."""
     return (
-        f"byte {error.start + 1} of {of} (0x{error.object[error.start]:02x}) is no "
+        f"byte {error.start + 1} of {where} (0x{error.object[error.start]:02x}) is no "
         f"{encoding.removesuffix('-sig').upper()} ({error.reason}): convert it, as with iconv -f latin1 -t utf-8"
     )
 
 
-def local_files(*given: str) -> list[tuple[str, Path]]:
+def local_files(*paths: str) -> list[tuple[str, Path]]:
     """(name, path) of each file that is given, or lies below a given folder: its own, or relative to the folder; where
     several are called alike, with as many of the folders before it as tell them apart. BadInput for one given twice."""
-    files = [found for each in given for found in _files_of(each)]
+    files = [file for each in paths for file in _files_of(each)]
     names, before = [name for name, _ in files], 0
     whole = [Path(os.path.abspath(path)) for _, path in files]
     if twice := [path for path, times in Counter(whole).items() if times > 1]:
@@ -110,11 +110,11 @@ def local_files(*given: str) -> list[tuple[str, Path]]:
 def require_no_links(paths: list[str]) -> None:
     """BadInput names a link below a folder of `paths` that leads to a file outside of it: whoever made the folder would
     choose what is read. A link that is given by its own name is followed."""
-    for given in paths:
-        folder = Path(given).expanduser()
-        for _, path in _files_of(given) if folder.is_dir() else ():
+    for place in paths:
+        folder = Path(place).expanduser()
+        for _, path in _files_of(place) if folder.is_dir() else ():
             if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-                where = f"{path} is a symbolic link to {path.resolve()}, outside of {given}"
+                where = f"{path} is a symbolic link to {path.resolve()}, outside of {place}"
                 raise BadInput(f"{where}: put a copy in its place, or give that file by its own name beside the folder")
 
 

@@ -113,8 +113,8 @@ def read_rows(file: Path) -> tuple[list[dict[str, Any]], int]:
         lines = reading.read_bytes(file, reading.ROWS_BYTES).split(b"\n")
     except (OSError, ValueError):
         return [], 0
-    found = [_row(line) for line in lines]
-    return [row for row in found if row is not None], found[:-1].count(None)
+    rows = [_row(line) for line in lines]
+    return [row for row in rows if row is not None], rows[:-1].count(None)
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
@@ -125,4 +125,4 @@ def _row(line: bytes) -> dict[str, Any] | None:
     if not (isinstance(row, dict) and "step" in row and fits(row, {"step": NUMBER})):
         return None
     trivial = row.get("trivial") or {}
-    return row if isinstance(trivial, dict) and all(fits(one, NUMBER) for one in trivial.values()) else None
+    return row if isinstance(trivial, dict) and all(fits(number, NUMBER) for number in trivial.values()) else None

@@ -154,7 +154,7 @@ def find_run(root: Path, name: str) -> RunDirectory:
         )
         begin = f"{len(matches)} runs below {root} begin with" if matches else f"no run below {root} begins with"
         latest = [str(link.relative_to(root)) for link in root.glob(f"*/{LATEST}")]
-        names = [one for path in paths for one in (path.name[: len(name)], str(path.relative_to(root)), str(path))]
+        names = [label for path in paths for label in (path.name[: len(name)], str(path.relative_to(root)), str(path))]
         close = "" if matches else did_you_mean(name, latest + names)
         raise BadInput(
             f"{begin} {name!r}: {close}give a run directory, or as much of its fingerprint as tables print. There "

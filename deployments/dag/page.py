@@ -85,9 +85,9 @@ class Page:
         if self.is_own:
             _enter(self.file.parent)
         try:
-            for cell, one in cells.items():
+            for cell, handles in cells.items():
                 with walk.cell(*cell):
-                    self.function(one, walk)
+                    self.function(handles, walk)
             if cells:
                 self._sweep(study, walk, {})
             else:
@@ -101,8 +101,8 @@ class Page:
             raise BadInput(f"{_line_of(error, self.file)}: {type(error).__name__}: {error}{too_low(study)}") from error
         if not walk.handles:
             raise BadInput(f"{self.file}: the page calls no stage{too_low(study)}")
-        for cell, one in cells.items():
-            self._note_origin(walk.cells[cell], one, {})
+        for cell, handles in cells.items():
+            self._note_origin(walk.cells[cell], handles, {})
         self._note_origin(walk.handles, study, self.over)
         if self.is_own:
             require_usable(own_files(self, walk.handles).values(), self.file.parent)
@@ -129,7 +129,7 @@ class Page:
             config = config.model_copy(update={"metrics": metrics})
         choose = self.names.get("sweep_stage")
         stage, config = choose(study, config) if choose else (sweep.SWEEP, config)
-        known = next((one for one in walk.handles if (one.stage, one.config) == (stage, config)), None)
+        known = next((handle for handle in walk.handles if (handle.stage, handle.config) == (stage, config)), None)
         if known is not None:  # a study that is followed asks again and again
             known.check_marker()
             return known
@@ -145,7 +145,7 @@ class Page:
         folder = self.file.parent
         modules = {handle.stage.work.partition(":")[0] for handle in handles if self.is_own}
         files = {module: sources([module], folder) for module in modules}
-        digests = {module: digest_of(found, folder) for module, found in files.items()}
+        digests = {module: digest_of(of_module, folder) for module, of_module in files.items()}
         version = attempts.own_version(folder, [self.file, *chain(*files.values())]) if modules else {}
         for handle in handles if self.is_own else ():
             digest = digests[handle.stage.work.partition(":")[0]]
@@ -171,8 +171,8 @@ class Page:
 
 def too_low(study: StudyBase) -> str:
     """A hint at the numbers below 1 that a person gave a page which fails."""
-    given = [(name, value) for name, value in study if value != type(study).model_fields[name].default]
-    low = [name for name, value in given if type(value) is int and value < 1 and name not in StudyBase.model_fields]
+    changed = [(name, value) for name, value in study if value != type(study).model_fields[name].default]
+    low = [name for name, value in changed if type(value) is int and value < 1 and name not in StudyBase.model_fields]
     return "".join(f"; {name} is {getattr(study, name)}: give --set {name}=1 or more" for name in low)
 
 
@@ -186,16 +186,16 @@ def load_page(place: str) -> Page:
         return _page_of(_import_file(_as_staged(file)), str(file))
     module = place if "." in place else f"{FLOWS}.{place}"
     try:
-        found = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         names, files = page_names(), [file.name for file in Path().glob("*.py")]
         raise BadInput(
             f"there is no study {place!r}; {did_you_mean(place, [*names, *files])}the studies are {', '.join(names)}; "
             "or give a file: my_study.py"
         )
-    return _page_of(_imported(module, Path(found.origin or module)), module)
+    return _page_of(_imported(module, Path(spec.origin or module)), module)
 
 
 def stages_of(page: Page) -> list[Stage]:
@@ -280,7 +280,7 @@ def _enter(folder: Path) -> None:
 
     `advance` walks the studies of many folders in one process, and two may have files of one name.
     """
-    for other in [one for one in _ENTERED if one != folder]:
+    for other in [entered for entered in _ENTERED if entered != folder]:
         theirs = {name: module for name, module in sys.modules.items() if _lies_in(other, name, module)}
         _AWAY[other] = _AWAY.get(other, {}) | theirs
         for name in theirs:
@@ -333,7 +333,7 @@ def _require_parameters(handle: Handle) -> None:
     missing = names[2 : len(names) - len(taken.defaults)] + [
         argument.arg for argument, default in zip(taken.kwonlyargs, taken.kw_defaults, strict=True) if default is None
     ]
-    unknown = [] if taken.kwarg else sorted({*handle.inputs} - {*names[2:], *(one.arg for one in taken.kwonlyargs)})
+    unknown = [] if taken.kwarg else sorted({*handle.inputs} - {*names[2:], *(each.arg for each in taken.kwonlyargs)})
     lacking = [name for name in missing if name not in handle.inputs]
     if len(names) < 2 or unknown or lacking:
         raise BadInput(
@@ -346,20 +346,20 @@ def _function_of(stage: Stage, page: Path) -> tuple[str, ast.FunctionDef]:
     """The file and the definition of a stage's function; it is read and not imported, since that takes torch."""
     module, _, name = stage.work.partition(":")
     try:
-        found = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(module)
     except ImportError:
-        found = None
-    if found is None or found.origin is None:
+        spec = None
+    if spec is None or spec.origin is None:
         raise BadInput(f"{page}: stage {stage.name}: work {stage.work!r}: there is no module {module!r}")
     try:
-        with tokenize.open(found.origin) as file:
-            tree = parsed(file.read(), found.origin)
+        with tokenize.open(spec.origin) as file:
+            tree = parsed(file.read(), spec.origin)
     except SyntaxError as error:
         raise BadInput(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from None
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if name not in functions:
         raise BadInput(
-            f"{page}: stage {stage.name}: work {stage.work!r}: {found.origin} defines no function {name!r}; "
+            f"{page}: stage {stage.name}: work {stage.work!r}: {spec.origin} defines no function {name!r}; "
             f"it has {', '.join(sorted(functions)) or 'none'}"
         )
-    return found.origin, functions[name]
+    return spec.origin, functions[name]

@@ -75,8 +75,8 @@ def _without_study(file: Path) -> str:
 
 
 def _is_study(node: ast.FunctionDef) -> bool:
-    called = [getattr(one, "func", one) for one in node.decorator_list]
-    return any(getattr(one, "attr", getattr(one, "id", "")) == "study" for one in called)
+    called = [getattr(decorator, "func", decorator) for decorator in node.decorator_list]
+    return any(getattr(decorator, "attr", getattr(decorator, "id", "")) == "study" for decorator in called)
 
 
 def keep(files: Iterable[Path], folder: Path, target: Path) -> None:
@@ -95,10 +95,10 @@ def require_usable(files: Iterable[Path], folder: Path) -> None:
     """BadInput, with file and line, for a module name that is taken and for an import of what is not there."""
     for file in files:
         _require_free_name(file, folder)
-        for one in _imports(file, folder):
-            if not one.may_be_missing and not _is_there(one.name, folder):
-                ours = one.name.partition(".")[0] in ROOMS
-                raise BadInput(f"{file}:{one.line}: there is no module {one.name!r}{MOVED * ours}")
+        for imported in _imports(file, folder):
+            if not imported.may_be_missing and not _is_there(imported.name, folder):
+                ours = imported.name.partition(".")[0] in ROOMS
+                raise BadInput(f"{file}:{imported.line}: there is no module {imported.name!r}{MOVED * ours}")
 
 
 def require_free_names(folder: Path) -> None:
@@ -143,12 +143,14 @@ def _collect(module: str, folder: Path, seen: set[Path]) -> None:
         return  # a job's copy of the source, where the page lies beside our own rooms
     for length in range(1, len(parts) + 1):
         place = folder.joinpath(*parts[:length])
-        file = next((one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()), None)
+        file = next(
+            (candidate for candidate in (place.with_suffix(".py"), place / "__init__.py") if candidate.is_file()), None
+        )
         if file is None or file in seen:
             continue
         seen.add(file)
-        for one in _imports(file, folder):
-            _collect(one.name, folder, seen)
+        for candidate in _imports(file, folder):
+            _collect(candidate.name, folder, seen)
 
 
 def _imports(file: Path, folder: Path) -> list[_Import]:
@@ -163,18 +165,18 @@ def _imports_in(text: str, file: str, package: tuple[str, ...]) -> list[_Import]
     except SyntaxError as error:
         raise BadInput(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from None
     guarded = {inner for node in ast.walk(tree) if _guards(node) for inner in ast.walk(node)}
-    found = list[_Import]()
+    imports = list[_Import]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += (_Import(alias.name, node.lineno, node in guarded) for alias in node.names)
+            imports += (_Import(alias.name, node.lineno, node in guarded) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
             if module:
-                found.append(_Import(module, node.lineno, node in guarded))
+                imports.append(_Import(module, node.lineno, node in guarded))
             names = [".".join(filter(None, [module, alias.name])) for alias in node.names]
-            found += (_Import(name, node.lineno, True) for name in names)
-    return found
+            imports += (_Import(name, node.lineno, True) for name in names)
+    return imports
 
 
 def _guards(node: ast.AST) -> bool:
@@ -182,7 +184,7 @@ def _guards(node: ast.AST) -> bool:
     if isinstance(node, ast.If):
         return any(getattr(part, "id", getattr(part, "attr", "")) == "TYPE_CHECKING" for part in ast.walk(node.test))
     if isinstance(node, ast.Try):
-        kinds = [one.type for one in node.handlers]
+        kinds = [handler.type for handler in node.handlers]
         caught = {part.id for kind in kinds if kind for part in ast.walk(kind) if isinstance(part, ast.Name)}
         return None in kinds or bool(caught & {"ImportError", "ModuleNotFoundError", "Exception"})
     return False
@@ -206,10 +208,10 @@ def _spec(name: str) -> object:
 def _require_free_name(file: Path, folder: Path) -> None:
     """BadInput when a module of this name is found before the own one: one of them would be imported for the other."""
     top = file.relative_to(folder).parts[0].removesuffix(".py")
-    found = sys.modules.get(top) or _spec(top)
-    origin = getattr(found, "__file__", None) or getattr(found, "origin", None)
-    packages = getattr(found, "__path__", None) or getattr(found, "submodule_search_locations", None) or []
+    other = sys.modules.get(top) or _spec(top)
+    origin = getattr(other, "__file__", None) or getattr(other, "origin", None)
+    packages = getattr(other, "__path__", None) or getattr(other, "submodule_search_locations", None) or []
     if origin is None and any(Path(place).absolute() == folder / top for place in packages):
         return  # a folder without __init__.py
-    if found is not None and (origin is None or folder not in Path(origin).absolute().parents):
+    if other is not None and (origin is None or folder not in Path(origin).absolute().parents):
         raise BadInput(f"{file}: the module name {top!r} is taken by {origin or 'Python itself'}: rename the file")

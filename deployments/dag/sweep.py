@@ -44,7 +44,8 @@ def cells_of(over: Over) -> dict[Cell, list[Any]]:
             raise BadInput(f"a sweep needs different values, and {key} has {twice[0]} twice: give each value once")
     combinations = itertools.product(*over.values())
     cells = {
-        tuple(f"{key} {_shown(value)}" for key, value in zip(over, one, strict=True)): [*one] for one in combinations
+        tuple(f"{key} {_shown(value)}" for key, value in zip(over, combination, strict=True)): [*combination]
+        for combination in combinations
     }
     if len(cells) < 2:
         raise BadInput(
@@ -67,7 +68,7 @@ def stopped_cells(over: Over, walk: Walk) -> dict[Cell, str]:
     A stage that was killed or crashed is none of these: it goes on when the same command is started again.
     """
     causes = {cell: [cause for handle in walk.cells[cell] if (cause := _cause(handle))] for cell in cells_of(over)}
-    return {cell: found[0] for cell, found in causes.items() if found}
+    return {cell: of_cell[0] for cell, of_cell in causes.items() if of_cell}
 
 
 def waiting_cells(over: Over, walk: Walk) -> str:

@@ -53,15 +53,15 @@ class Handle:
     @property
     def waits_for(self) -> list[str]:
         """Labels of the stages that must finish first."""
-        return list(dict.fromkeys(given.label for given in self.inputs.values() if not given.finished))
+        return list(dict.fromkeys(parent.label for parent in self.inputs.values() if not parent.finished))
 
     @property
     def refusal(self) -> str:
         """Why a stage that waits cannot use what is finished of what it reads; empty where it can."""
         try:
-            for role, given in self.inputs.items() if self.waits_for else ():
-                if given.finished:
-                    self.config.require_input(role, given.as_input())
+            for role, parent in self.inputs.items() if self.waits_for else ():
+                if parent.finished:
+                    self.config.require_input(role, parent.as_input())
         except BadInput as error:
             return str(error)
         return ""
@@ -83,7 +83,7 @@ class Handle:
     def seeds(self) -> set[int]:
         """The seeds on which the stage depends, by itself or by what it reads."""
         own = self.config.own_seed
-        return {own} if own is not None else {seed for given in self.inputs.values() for seed in given.seeds}
+        return {own} if own is not None else {seed for parent in self.inputs.values() for seed in parent.seeds}
 
     def as_input(self) -> StageInput:
         return StageInput(self.run, self.verdict.outputs_digest)
@@ -93,7 +93,7 @@ class Handle:
         if self.waits_for:
             self.verdict = markers.Verdict(False, f"waits for {', '.join(self.waits_for)}", present=False)
             return
-        digests = {role: given.verdict.outputs_digest for role, given in self.inputs.items()}
+        digests = {role: parent.verdict.outputs_digest for role, parent in self.inputs.items()}
         self.verdict = markers.check(self.run, digests, full)
 
 
@@ -157,14 +157,14 @@ class Walk:
         """The handle of the call. Raises BadInput for external inputs that are not there, and for equal calls."""
         if type(config) is not stage.config:
             raise BadInput(f"stage {stage.name} takes a {stage.config.__name__}, not a {type(config).__name__}")
-        for role, given in inputs.items():
-            if not isinstance(given, Handle):
-                raise BadInput(f"stage {stage.name}: {role} is {given!r}, and not what a stage call returned")
+        for role, parent in inputs.items():
+            if not isinstance(parent, Handle):
+                raise BadInput(f"stage {stage.name}: {role} is {parent!r}, and not what a stage call returned")
         if self._execution is not None and "execution" not in config.model_fields_set:
             _require_execution(stage, self._execution)
             config = config.model_copy(update={"execution": self._execution})
         self._refuse_other_stage(stage)
-        prints = {role: given.run.fingerprint for role, given in inputs.items()}
+        prints = {role: parent.run.fingerprint for role, parent in inputs.items()}
         described = (config.scientific(), _external_inputs(config), prints)
         print_ = fingerprint(stage.name, stage.version, *described)
         work = fingerprint(f"{stage.config.__module__}:{stage.config.__qualname__}", 0, *described)
@@ -201,9 +201,9 @@ class Walk:
         """
         if known.stage == handle.stage and not any(known is called for called in self._calls[self._cell]):
             return
-        one, other = known.label, handle.label
+        first, other = known.label, handle.label
         raise BadInput(
-            (f"the stage {one} is called twice" if one == other else f"{one} and {other} are called")
+            (f"the stage {first} is called twice" if first == other else f"{first} and {other} are called")
             + " with equal scientific fields and inputs: they would be one experiment under two names. Change a "
             "scientific field or an input of one of them, or call the stage once and give its handle to both"
         )
@@ -219,12 +219,12 @@ class Walk:
                 )
 
 
-def _require_execution(stage: Stage, given: Execution) -> None:
+def _require_execution(stage: Stage, own: Execution) -> None:
     """BadInput when the study's execution lacks fields that the stage's has."""
     wanted: Any = stage.config.model_fields["execution"].annotation
-    if not isinstance(given, wanted):
+    if not isinstance(own, wanted):
         raise BadInput(
-            f"stage {stage.name} works as an {wanted.__name__} says, and the study has a {type(given).__name__}: give "
+            f"stage {stage.name} works as an {wanted.__name__} says, and the study has a {type(own).__name__}: give "
             f"the study `execution: {wanted.__name__}`, or the stage's configuration its own"
         )
 

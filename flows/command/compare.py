@@ -21,40 +21,40 @@ LISTED_WITH_ITS_WORK = "stage.json"
 """The one output that says how the work was done too: it may differ between runs with the same results."""
 
 
-def compared(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
+def compared(a: RunDirectory, other: RunDirectory) -> dict[str, Any]:
     """All that differs, for a person and for `--json`. BadInput for runs of two stages."""
-    if one.path == other.path:
-        raise BadInput(f"both are {one.path}: name two runs")
-    if one.stage != other.stage:
+    if a.path == other.path:
+        raise BadInput(f"both are {a.path}: name two runs")
+    if a.stage != other.stage:
         raise BadInput(
-            f"{one.path} is of the stage {one.stage} and {other.path} of {other.stage}, which answer other questions: "
+            f"{a.path} is of the stage {a.stage} and {other.path} of {other.stage}, which answer other questions: "
             "name two runs of one stage"
         )
     lineages = Lineages()
-    there, here = lineages.of(one), lineages.of(other)
+    there, here = lineages.of(a), lineages.of(other)
     return {
-        "a": _standing(one),
+        "a": _standing(a),
         "b": _standing(other),
-        "study_keys": _differences(asked_otherwise(read(one.study_file), read(other.study_file))),
+        "study_keys": _differences(asked_otherwise(read(a.study_file), read(other.study_file))),
         "configuration": _differences(differing(there, here)),
         "numerics_and_versions": _differences(by_field(_worked_otherwise(there, here))),
-        "results": _results(one, other),
-        "outputs": _outputs(one, other),
+        "results": _results(a, other),
+        "outputs": _outputs(a, other),
     }
 
 
-def in_words(found: dict[str, Any], everything: bool = False) -> Iterator[str]:
+def in_words(facts: dict[str, Any], everything: bool = False) -> Iterator[str]:
     """The lines for a person; each part is cut unless `everything` is asked for."""
     for name in ("a", "b"):
-        run = found[name]
+        run = facts[name]
         when = f" {date(run['ended_at'])}" if run["ended_at"] else ""
         yield f"{name.upper()}  {run['folder']}  ({run['state']}{when}{run['stands'] and ': '}{run['stands']})"
-    if found["study_keys"]:
-        yield from _part("keys of the study, as --set takes them", found["study_keys"], everything)
-    yield from _part("configuration, of all that they read too", found["configuration"], everything)
-    yield from _part("numerics and versions", found["numerics_and_versions"], everything)
-    yield from _results_in_words(found["results"], everything)
-    yield _outputs_in_words(found["outputs"])
+    if facts["study_keys"]:
+        yield from _part("keys of the study, as --set takes them", facts["study_keys"], everything)
+    yield from _part("configuration, of all that they read too", facts["configuration"], everything)
+    yield from _part("numerics and versions", facts["numerics_and_versions"], everything)
+    yield from _results_in_words(facts["results"], everything)
+    yield _outputs_in_words(facts["outputs"])
 
 
 def _standing(run: RunDirectory) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def _standing(run: RunDirectory) -> dict[str, Any]:
     return {"folder": run.path, "state": state, "stands": stands, "ended_at": ended}
 
 
-def _differences(found: Sequence[Difference]) -> list[dict[str, Any]]:
-    return [{"name": one.name, "a": one.there, "b": one.here, "stages": one.stages} for one in found]
+def _differences(differences: Sequence[Difference]) -> list[dict[str, Any]]:
+    return [{"name": each.name, "a": each.there, "b": each.here, "stages": each.stages} for each in differences]
 
 
 def _part(title: str, differences: Sequence[dict[str, Any]], everything: bool) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _part(title: str, differences: Sequence[dict[str, Any]], everything: bool) -
         yield f"{title}: equal"
         return
     yield f"{title}: {len(differences)} differ"
-    lines = [f"  {one['name']}: {one['a']} -> {one['b']}{_stages(one['stages'])}" for one in differences]
+    lines = [f"  {each['name']}: {each['a']} -> {each['b']}{_stages(each['stages'])}" for each in differences]
     yield from _cut(lines, everything)
 
 
@@ -89,11 +89,11 @@ def _cut(lines: Sequence[str], everything: bool) -> Iterator[str]:
 
 def _worked_otherwise(there: Lineage, here: Lineage) -> Iterator[tuple[str, str, Any, Any]]:
     """(stage, name, value of A, value of B) of how the work was done, of the runs and of all that both read."""
-    for one, other in pairs(there, here):
-        theirs, ours = _work(one.run), _work(other.run)
+    for a, other in pairs(there, here):
+        theirs, ours = _work(a.run), _work(other.run)
         for name in dict.fromkeys([*theirs, *ours]):
             if theirs.get(name, ABSENT) != ours.get(name, ABSENT):
-                yield one.run.stage, name, theirs.get(name, ABSENT), ours.get(name, ABSENT)
+                yield a.run.stage, name, theirs.get(name, ABSENT), ours.get(name, ABSENT)
 
 
 def _work(run: RunDirectory) -> dict[str, Any]:
@@ -118,18 +118,18 @@ def _results(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
     return {"file": name, "values": len(pairs), "differing": differing, "places": len(differ) - len(differing)}
 
 
-def _results_in_words(found: dict[str, Any], everything: bool) -> Iterator[str]:
-    name = found["file"]
-    if "missing" in found:
-        yield f"results: there is no {name} in {' and '.join(map(str, found['missing']))}"
+def _results_in_words(facts: dict[str, Any], everything: bool) -> Iterator[str]:
+    name = facts["file"]
+    if "missing" in facts:
+        yield f"results: there is no {name} in {' and '.join(map(str, facts['missing']))}"
         return
-    differing, places, number = found["differing"], found["places"], found["values"]
+    differing, places, number = facts["differing"], facts["places"], facts["values"]
     if not differing and not places:
         yield f"results ({name}): equal, all {number:,} values"
         return
     beside = f", and {places:,} that name digests or run directories" if places else ""
     yield f"results ({name}): {len(differing):,} of {number:,} values differ{beside}"
-    yield from _cut([f"  {_line(one['name'], one['a'], one['b'])}" for one in differing], everything)
+    yield from _cut([f"  {_line(each['name'], each['a'], each['b'])}" for each in differing], everything)
 
 
 def _values(result: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -163,11 +163,11 @@ def _line(name: str, there: Any, here: Any) -> str:
     return f"{name}: {shown[0]} -> {shown[1]}{difference}"
 
 
-def _outputs(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
+def _outputs(a: RunDirectory, other: RunDirectory) -> dict[str, Any]:
     """Which outputs are byte-equal, by the digests in the markers, as far as these hold; or why that is not known."""
-    if doubted := [name for name, run in (("A", one), ("B", other)) if standing(run)[0] != "finished"]:
+    if doubted := [name for name, run in (("A", a), ("B", other)) if standing(run)[0] != "finished"]:
         return {"not_compared": f"since {' and '.join(doubted)} {'are' if doubted[1:] else 'is'} not finished"}
-    listed = [read(run.marker_file).get("outputs", {}) for run in (one, other)]
+    listed = [read(run.marker_file).get("outputs", {}) for run in (a, other)]
     if not all(listed):
         return {"not_compared": "since a marker lists their digests, and not both are finished"}
     theirs, ours = (
@@ -180,12 +180,12 @@ def _outputs(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
     return {"equal": equal, "differ": differ, "only_a": only_a, "only_b": only_b}
 
 
-def _outputs_in_words(found: dict[str, Any]) -> str:
-    if why := found.get("not_compared"):
+def _outputs_in_words(facts: dict[str, Any]) -> str:
+    if why := facts.get("not_compared"):
         return f"outputs: not compared, {why}"
-    said = {"differ:": found["differ"], "only A has": found["only_a"], "only B has": found["only_b"]}
-    parts = [f"{text} {', '.join(names)}" for text, names in said.items() if names]
-    equal, number = len(found["equal"]), sum(map(len, found.values()))
+    lists = {"differ:": facts["differ"], "only A has": facts["only_a"], "only B has": facts["only_b"]}
+    parts = [f"{text} {', '.join(names)}" for text, names in lists.items() if names]
+    equal, number = len(facts["equal"]), sum(map(len, facts.values()))
     if not parts:
         return f"outputs: byte-equal, {equal} of {equal} by the digests in the markers"
     return f"outputs: byte-equal are {equal} of {number}; {'; '.join(parts)}"

@@ -81,36 +81,36 @@ def compared_table(file: Path, asked: Asked) -> Found:
             "have the same value": ". Where values may be equal (counts, say): --allow-equal",
             "needs the same seeds": f". Where arms share no {asked.pair}: --test unpaired",
         }
-        hint = "".join(way for said, way in ways.items() if said in str(error))
+        hint = "".join(way for words, way in ways.items() if words in str(error))
         raise BadInput(f"{file}: {error}{hint}") from None
     unpaired = judge_unpaired(paired, values, *level, higher_is_better=asked.higher_is_better)
     decides, other = (unpaired, paired) if asked.test == "unpaired" else (paired, unpaired)
     undecided = [
-        one
-        for one, by_other in zip(decides, other, strict=True)
-        if not asked.test and (one.better, one.worse) != (by_other.better, by_other.worse)
+        comparison
+        for comparison, by_other in zip(decides, other, strict=True)
+        if not asked.test and (comparison.better, comparison.worse) != (by_other.better, by_other.worse)
     ]
     tests = {pair: t_tests(values, *pair, asked.confidence_level) for pair in pairs}
     return Found(asked, value, values, decides, undecided, other, tests)
 
 
-def as_markdown(found: Found) -> str:
+def as_markdown(results: Found) -> str:
     """For a person."""
-    asked, level = found.asked, found.asked.confidence_level
-    arms = {name: arm_mean(of_arm, level) for name, of_arm in found.values.items()}
+    asked, level = results.asked, results.asked.confidence_level
+    arms = {name: arm_mean(of_arm, level) for name, of_arm in results.values.items()}
     return "\n\n".join(
         [
-            arm_table(arms, level, found.value).markdown(),
+            arm_table(arms, level, results.value).markdown(),
             comparison_table(
-                found.comparisons,
+                results.comparisons,
                 level,
                 asked.min_seeds,
                 higher_is_better=asked.higher_is_better,
-                undecided=found.undecided,
+                undecided=results.undecided,
                 unpaired=asked.test == "unpaired",
             ).markdown(),
-            test_table(found.tests, level).markdown(),
-            "\n".join(f"- {_in_words(found, place)}" for place in range(len(found.comparisons))),
+            test_table(results.tests, level).markdown(),
+            "\n".join(f"- {_in_words(results, place)}" for place in range(len(results.comparisons))),
             "Higher is better."
             if asked.higher_is_better
             else "Lower is taken as better; for the contrary: --higher-is-better",
@@ -118,35 +118,35 @@ def as_markdown(found: Found) -> str:
     )
 
 
-def as_json(found: Found) -> dict[str, Any]:
+def as_json(results: Found) -> dict[str, Any]:
     """For a program: everything, unrounded."""
-    asked, undecided = found.asked, {"undecided": True, "better": False, "worse": False}
+    asked, undecided = results.asked, {"undecided": True, "better": False, "worse": False}
     return {
-        "value": found.value,
+        "value": results.value,
         "confidence_level": asked.confidence_level,
         "min_seeds": asked.min_seeds,
         "higher_is_better": asked.higher_is_better,
-        "arms": {name: arm_mean(of, asked.confidence_level).as_json() for name, of in found.values.items()},
+        "arms": {name: arm_mean(arm, asked.confidence_level).as_json() for name, arm in results.values.items()},
         "comparisons": [
-            one.as_json()
+            comparison.as_json()
             | {"decided_by": asked.test or "paired"}
-            | (undecided if one in found.undecided else {"undecided": False})
-            | {name: known.as_json() for name, known in found.tests[one.arm, one.reference].items()}
-            for one in found.comparisons
+            | (undecided if comparison in results.undecided else {"undecided": False})
+            | {name: known.as_json() for name, known in results.tests[comparison.arm, comparison.reference].items()}
+            for comparison in results.comparisons
         ],
     }
 
 
-def _in_words(found: Found, place: int) -> str:
-    one, other = found.comparisons[place], found.other[place]
-    if one not in found.undecided:
-        return in_words(one, found.asked.min_seeds)
+def _in_words(results: Found, place: int) -> str:
+    row, other = results.comparisons[place], results.other[place]
+    if row not in results.undecided:
+        return in_words(row, results.asked.min_seeds)
     shows, not_ = ("the pairs show a difference", "Welch's t does not")
-    if not (one.better or one.worse):
+    if not (row.better or row.worse):
         shows, not_ = ("the pairs show no difference", "Welch's t does")
     return (
-        f"**{one.arm} and {one.reference}: {shows} (p {p_value(one.p_adjusted)} after Holm), and {not_} "
-        f"(p {p_value(other.p_adjusted)}).** Which is meant? Where the same {found.asked.pair} gave both the same "
+        f"**{row.arm} and {row.reference}: {shows} (p {p_value(row.p_adjusted)} after Holm), and {not_} "
+        f"(p {p_value(other.p_adjusted)}).** Which is meant? Where the same {results.asked.pair} gave both the same "
         "start (initial weights, order of the examples): --test paired. Where it did not: --test unpaired."
     )
 

@@ -176,7 +176,9 @@ def differences(whole: Path, killed: Path) -> str:
     pairs = dict(_outputs(whole, killed) if all(ends) else _kept_on_the_way(whole, killed))
     if not pairs:
         return "not shown: it kept nothing to compare"
-    differing = [f"{name} ({how})" for name, (one, other) in sorted(pairs.items()) if (how := _differing(one, other))]
+    differing = [
+        f"{name} ({how})" for name, (first, other) in sorted(pairs.items()) if (how := _differing(first, other))
+    ]
     more = f" and {len(differing) - SHOWN} more" if differing[SHOWN:] else ""
     return ", ".join(differing[:SHOWN]) + more
 
@@ -206,27 +208,27 @@ def _kept_on_the_way(whole: Path, killed: Path) -> Iterator[tuple[str, tuple[Pat
         yield "metrics.jsonl", (whole / "metrics.jsonl", killed / "metrics.jsonl")
 
 
-def _files(name: str, one: Path, other: Path) -> Iterator[tuple[str, tuple[Path, Path]]]:
-    if not one.is_dir():
-        yield f"{name}/{one.name}", (one, other)
+def _files(name: str, first: Path, other: Path) -> Iterator[tuple[str, tuple[Path, Path]]]:
+    if not first.is_dir():
+        yield f"{name}/{first.name}", (first, other)
         return
-    names = {file.relative_to(place) for place in (one, other) for file in place.rglob("*") if file.is_file()}
+    names = {file.relative_to(place) for place in (first, other) for file in place.rglob("*") if file.is_file()}
     for file in names - {Path("manifest.json")}:
-        yield f"{name}/{file}", (one / file, other / file)
+        yield f"{name}/{file}", (first / file, other / file)
 
 
-def _differing(one: Path, other: Path) -> str:
+def _differing(ours: Path, other: Path) -> str:
     """How two files differ; empty where they say the same."""
-    if missing := next((path for path in (one, other) if not path.exists()), None):
-        return f"missing in the {'undisturbed' if missing == one else 'killed'} run"
-    first, second = one.read_bytes(), other.read_bytes()
-    length = min(len(first), len(second)) if one.name == "metrics.jsonl" else max(len(first), len(second))
+    if missing := next((path for path in (ours, other) if not path.exists()), None):
+        return f"missing in the {'undisturbed' if missing == ours else 'killed'} run"
+    first, second = ours.read_bytes(), other.read_bytes()
+    length = min(len(first), len(second)) if ours.name == "metrics.jsonl" else max(len(first), len(second))
     if first[:length] == second[:length]:
         return ""
-    if one.suffix == ".json":
-        return _place(_without_clock(durable.read_json(one)), _without_clock(durable.read_json(other)), "")
-    if zipfile.is_zipfile(one) and zipfile.is_zipfile(other):
-        members = [_members(file) for file in (one, other)]
+    if ours.suffix == ".json":
+        return _place(_without_clock(durable.read_json(ours)), _without_clock(durable.read_json(other)), "")
+    if zipfile.is_zipfile(ours) and zipfile.is_zipfile(other):
+        members = [_members(file) for file in (ours, other)]
         names = [name for name in {**members[0], **members[1]} if members[0].get(name) != members[1].get(name)]
         return ", ".join(f"tensor {name[5:]}" if name.startswith("data/") else "values" for name in names[:SHOWN])
     return "bytes"
@@ -246,14 +248,14 @@ def _without_clock(value: Any) -> Any:
     return [_without_clock(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _place(one: Any, other: Any, place: str) -> str:
+def _place(first: Any, other: Any, place: str) -> str:
     """The first place in which two values differ."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        if one.keys() != other.keys():
+    if isinstance(first, Mapping) and isinstance(other, Mapping):
+        if first.keys() != other.keys():
             return f"{place}: names"
-        return next((found for name in one if (found := _place(one[name], other[name], f"{place}[{name!r}]"))), "")
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
-        pairs = enumerate(zip(one, other, strict=True))
-        return next((found for number, (a, b) in pairs if (found := _place(a, b, f"{place}[{number}]"))), "")
-    both_nan = isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other)
-    return "" if both_nan or (type(one) is type(other) and one == other) else f"{place}: {one} and {other}"
+        return next((inner for name in first if (inner := _place(first[name], other[name], f"{place}[{name!r}]"))), "")
+    if isinstance(first, list | tuple) and isinstance(other, list | tuple) and len(first) == len(other):
+        pairs = enumerate(zip(first, other, strict=True))
+        return next((inner for number, (a, b) in pairs if (inner := _place(a, b, f"{place}[{number}]"))), "")
+    both_nan = isinstance(first, float) and isinstance(other, float) and math.isnan(first) and math.isnan(other)
+    return "" if both_nan or (type(first) is type(other) and first == other) else f"{place}: {first} and {other}"

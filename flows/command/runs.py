@@ -55,8 +55,8 @@ def compare(options: argparse.Namespace) -> int:
 
     if options.b is None:
         raise BadInput("compare wants two runs, or one table FILE.csv")
-    one, other = (find_run(options.root, named) for named in (options.a, options.b))
-    return _show_of(lambda: compared(one, other), lambda found: in_words(found, options.all), options.json)
+    first, other = (find_run(options.root, named) for named in (options.a, options.b))
+    return _show_of(lambda: compared(first, other), lambda facts: in_words(facts, options.all), options.json)
 
 
 def audit(options: argparse.Namespace) -> int:

@@ -57,16 +57,16 @@ class Told:
     not_shown: str
 
 
-def told(given: Answered) -> Told:
+def told(answered: Answered) -> Told:
     """The answer to the study's question, each case once."""
-    found, asked = given.primary, given.primary.primary
-    answer, difference = found.answer, found.difference
+    primary, asked = answered.primary, answered.primary.primary
+    answer, difference = primary.answer, primary.difference
     if answer is None or difference is None:
-        why, unanswered = f"{found.unanswered}.", f"{CLAIM}, or that it does not: the question is not answered."
+        why, unanswered = f"{primary.unanswered}.", f"{CLAIM}, or that it does not: the question is not answered."
         return Told(f"Not answered: {_begins(why)}.", f"The question is not answered: {why}", unanswered)
     margin, less = f"the margin of {answer.margin:g}", "less" if difference.value < 0 else "more"
-    no = "Not shown, on one seed" if given.trainings == ONE_SEED else "No"
-    lacking, undecided = _lacking(given, answer, difference), _undecided(answer, found.sources)
+    no = "Not shown, on one seed" if answered.trainings == ONE_SEED else "No"
+    lacking, undecided = _lacking(answered, answer, difference), _undecided(answer, primary.sources)
     untried = "other models, other text and stronger attacks were not tried"
     same = f"as much within {margin} ({_two_one_sided_tests(answer)})"
     small = answer.answer == "differs within the margin"
@@ -76,21 +76,21 @@ def told(given: Answered) -> Told:
             answer.answer == "undecided",
             f"Not shown either way: {_begins(undecided)}",
             "undecided",
-            f"{CLAIM}, or that it does not{_because([undecided, given.one_training])}.",
+            f"{CLAIM}, or that it does not{_because([undecided, answered.one_training])}.",
         ),
         (
             answer.answer == "equivalent",
             f"{no}: as hard to attack, within the margin",
             same,
-            f"{CLAIM}, nor that it never does{_because([_disagreement(answer), given.one_training, untried])}.",
+            f"{CLAIM}, nor that it never does{_because([_disagreement(answer), answered.one_training, untried])}.",
         ),
         (
             less == "more",
             f"{no}: easier to attack{', within the margin' if small else ' than the baseline'}",
             _beside_margin(answer),
-            _not_shown(given, list(lacking.values()), less),
+            _not_shown(answered, list(lacking.values()), less),
         ),
-        (True, claimed, _beside_margin(answer), _not_shown(given, list(lacking.values()), less)),
+        (True, claimed, _beside_margin(answer), _not_shown(answered, list(lacking.values()), less)),
     ]
     _, verdict, finding, not_shown = next(case for case in cases if case[0])
     interval = f"{percent(answer.confidence_level)} interval {span(difference.interval, NATS)}"
@@ -103,16 +103,16 @@ def _begins(reason: str) -> str:
     return re.split(r" \(|[:;,.]( |$)", reason)[0]
 
 
-def _lacking(given: Answered, answer: Answer, difference: Estimate) -> dict[str, str]:
+def _lacking(answered: Answered, answer: Answer, difference: Estimate) -> dict[str, str]:
     """Gaps in a claim for the constraint, the gravest first: the verdict each leads to -> the reason, a clause."""
-    found, alone = given.primary, "on one seed" if given.trainings == ONE_SEED else "from one base model"
-    alike, without = not_there(found, found.from_placebos), not_there(found, given.ways)
-    rows = {arm: found.from_placebos[arm] for arm in alike}
+    primary, alone = answered.primary, "on one seed" if answered.trainings == ONE_SEED else "from one base model"
+    alike, without = not_there(primary, primary.from_placebos), not_there(primary, answered.ways)
+    rows = {arm: primary.from_placebos[arm] for arm in alike}
     placebos = [f"{arm} ({NATS(row.value)}, interval {span(row.interval, NATS)})" for arm, row in rows.items()]
-    partly, ways = " and ".join(given.not_compared), f"{len(without)} of {len(given.ways)} other ways to count"
+    partly, ways = " and ".join(answered.not_compared), f"{len(without)} of {len(answered.ways)} other ways to count"
     cases = [
         (
-            not found.from_placebos,
+            not primary.from_placebos,
             "Not shown: no placebo with living layers was compared",
             "no placebo with living layers was compared by this measure",
         ),
@@ -131,27 +131,27 @@ def _lacking(given: Answered, answer: Answer, difference: Estimate) -> dict[str,
             "Hardly: harder to attack, by less than the margin",
             "the difference is within the margin",
         ),
-        (not given.ways, "Not shown: it was counted in no other way", "it was counted in no other way"),
+        (not answered.ways, "Not shown: it was counted in no other way", "it was counted in no other way"),
         (
             without,
             f"Not shown: not there in {ways}",
-            f"the difference is not shown in {ways}{given.of_ways} ({'; '.join(without)})",
+            f"the difference is not shown in {ways}{answered.of_ways} ({'; '.join(without)})",
         ),
-        (given.one_training, f"Perhaps: harder to attack, {alone}", given.one_training),
+        (answered.one_training, f"Perhaps: harder to attack, {alone}", answered.one_training),
     ]
     return {verdict: reason for lacks, verdict, reason in cases if lacks}
 
 
-def _not_shown(given: Answered, lacking: Sequence[str], less: str) -> str:
-    found = given.primary
-    told_apart = found.from_placebos and not given.not_compared and not not_there(found, found.from_placebos)
-    beyond = f"It is {less} than on every placebo with living layers ({', '.join(found.from_placebos)})"
+def _not_shown(answered: Answered, lacking: Sequence[str], less: str) -> str:
+    primary = answered.primary
+    told_apart = primary.from_placebos and not answered.not_compared and not not_there(primary, primary.from_placebos)
+    beyond = f"It is {less} than on every placebo with living layers ({', '.join(primary.from_placebos)})"
     if lacking:
         claim = CLAIM if less == "less" else f"{CLAIM}, nor that it makes it easier"
         return f"{claim}{_because(lacking)}." + (f" {beyond}." if told_apart else "")
     return (
         "That this holds for other models, other text or stronger attacks. "
-        f"{beyond}, and the difference is there in every other way to count it{given.of_ways}."
+        f"{beyond}, and the difference is there in every other way to count it{answered.of_ways}."
     )
 
 
@@ -162,55 +162,57 @@ def _because(reasons: Iterable[str]) -> str:
     return f", because {', '.join(before)}, and {last}" if before else f", because {last}"
 
 
-def numbers(given: Answered) -> list[str]:
+def numbers(answered: Answered) -> list[str]:
     """The difference that answers, with how sure it is, in a line."""
-    found, asked = given.primary, given.primary.primary
-    if found.answer is None or found.difference is None:
+    primary, asked = answered.primary, answered.primary.primary
+    if primary.answer is None or primary.difference is None:
         return []
-    sure = "; ".join([*_how_sure(found, found.answer, found.difference), given.trainings])
+    sure = "; ".join([*_how_sure(primary, primary.answer, primary.difference), answered.trainings])
     compared = f"{asked.attack}, monotonic - baseline{AT[asked.measure]}"
-    return [f"{compared}: {NATS(found.difference.value)} nats per token ({sure})"]
+    return [f"{compared}: {NATS(primary.difference.value)} nats per token ({sure})"]
 
 
-def comparisons(given: Answered) -> list[tuple[str, str, Estimate | None]]:
+def comparisons(answered: Answered) -> list[tuple[str, str, Estimate | None]]:
     """Kind and name of the difference that answers, and of all on which it hangs: placebos, other ways, the control."""
-    found, same = given.primary, "monotonic - baseline"
-    rows = [(QUESTION, same, found.difference)]
-    rows += [("placebos whose layers live", f"monotonic - {arm}", row) for arm, row in found.from_placebos.items()]
-    rows += [(WAYS, way, row) for way, row in given.ways.items()]
-    return [*rows, *([(CONTROLS, f"{CONTROL} - baseline", found.control)] if found.control else [])]
+    primary, same = answered.primary, "monotonic - baseline"
+    rows = [(QUESTION, same, primary.difference)]
+    rows += [("placebos whose layers live", f"monotonic - {arm}", row) for arm, row in primary.from_placebos.items()]
+    rows += [(WAYS, way, row) for way, row in answered.ways.items()]
+    return [*rows, *([(CONTROLS, f"{CONTROL} - baseline", primary.control)] if primary.control else [])]
 
 
-def in_other_ways(found: PrimaryAnswer, attacks: Mapping[str, Findings]) -> dict[str, Estimate | None]:
+def in_other_ways(primary: PrimaryAnswer, attacks: Mapping[str, Findings]) -> dict[str, Estimate | None]:
     """The primary difference by fewer attacks, and by the other measure: what the answer hangs on."""
-    ways = dict(found.by_fewer_attacks)
-    if found.primary.measure == "increase":
-        matched = {row.model: row for row in attacks[found.primary.attack].at_equal_loss}
+    ways = dict(primary.by_fewer_attacks)
+    if primary.primary.measure == "increase":
+        matched = {row.model: row for row in attacks[primary.primary.attack].at_equal_loss}
         ways["at equal clean loss"] = matched[MONOTONIC].increase_nats_per_token
     return ways
 
 
-def compared_rows(given: Answered) -> list[list[str]]:
+def compared_rows(answered: Answered) -> list[list[str]]:
     """The one comparison that was named beforehand, and all on which it hangs: name, value, interval, p, could show."""
-    rows, same = [], f"{MONOTONIC} - {BASELINE}{AT[given.primary.primary.measure]}"
-    for kind, name, row in comparisons(given):
+    rows, same = [], f"{MONOTONIC} - {BASELINE}{AT[answered.primary.primary.measure]}"
+    for kind, name, row in comparisons(answered):
         whole = {WAYS: f"{same}, {name}", QUESTION: same, CONTROLS: f"{name}, the positive control"}.get(kind, name)
         tested = (p_value(row.p_value), smallest(row)) if row else ("-", "-")
         rows.append([whole, *value_and_span(row, NATS), *tested])
     return rows
 
 
-def answered_once(found: PrimaryAnswer, attacks: Mapping[str, Findings]) -> Answered:
+def answered_once(primary: PrimaryAnswer, attacks: Mapping[str, Findings]) -> Answered:
     """Basis of the answer of one study."""
-    return Answered(found, in_other_ways(found, attacks), ONE_SEED, "one seed says nothing about another training")
+    return Answered(primary, in_other_ways(primary, attacks), ONE_SEED, "one seed says nothing about another training")
 
 
-def answer_figure(given: Answered) -> Figure | None:
+def answer_figure(answered: Answered) -> Figure | None:
     """The difference that answers beside its margin, and on what it hangs; None where nothing of it is known."""
-    rows = [Estimated(kind, name, row.value, row.interval) for kind, name, row in comparisons(given) if row is not None]
+    rows = [
+        Estimated(kind, name, row.value, row.interval) for kind, name, row in comparisons(answered) if row is not None
+    ]
     if not rows:
         return None
-    asked = given.primary.primary
+    asked = answered.primary.primary
     margin = asked.margin_nats_per_token
     caption = (
         f"What {asked.attack} adds to the loss of the first model, less what it adds to that of the second: "
@@ -220,11 +222,11 @@ def answer_figure(given: Answered) -> Figure | None:
     return forest("answer", caption, rows, "difference (nats per token)", NATS, band=(-margin, margin))
 
 
-def _how_sure(found: PrimaryAnswer, answer: Answer, difference: Estimate) -> list[str]:
+def _how_sure(primary: PrimaryAnswer, answer: Answer, difference: Estimate) -> list[str]:
     """How sure the difference is, on how much it was judged, and the smallest that would have been seen, if any."""
     tested = "not tested by exchanges" if (p := difference.p_value) is None else f"p {p_value(p)}"
     interval = f"{percent(answer.confidence_level)} interval {span(difference.interval, NATS)}"
-    judged = [interval, tested, texts_of(found.documents, found.sources)]
+    judged = [interval, tested, texts_of(primary.documents, primary.sources)]
     if answer.smallest_shown is None or answer.too_few_sources:
         return judged
     return [*judged, f"{answer.smallest_shown:.4f} or more would be shown with a chance of {percent(POWER)}"]
@@ -263,21 +265,21 @@ def _beside_margin(answer: Answer) -> str:
     return f"{'' if beyond else 'perhaps less, or '}more than the margin of {answer.margin:g}"
 
 
-def shows_the_control(found: PrimaryAnswer) -> bool:
+def shows_the_control(primary: PrimaryAnswer) -> bool:
     """True where the arm that is expected to be harder to attack is shown to be."""
-    row = found.control
+    row = primary.control
     if row is None or row.interval is None or row.interval[1] >= 0:
         return False
-    return found.answer is None or (row.p_value or 0.0) <= found.answer.alpha
+    return primary.answer is None or (row.p_value or 0.0) <= primary.answer.alpha
 
 
-def not_there(found: PrimaryAnswer, rows: Mapping[str, Estimate | None]) -> list[str]:
+def not_there(primary: PrimaryAnswer, rows: Mapping[str, Estimate | None]) -> list[str]:
     """The names of those rows, the same difference measured otherwise or against others, where it is not there.
 
     It is there where the whole interval lies on its side, and p, where there is one, does not say otherwise.
     """
-    assert found.difference is not None and found.answer is not None, "answered"
-    value, alpha = found.difference.value, found.answer.alpha
+    assert primary.difference is not None and primary.answer is not None, "answered"
+    value, alpha = primary.difference.value, primary.answer.alpha
 
     def there(row: Estimate) -> bool:
         one_side = row.interval is not None and min(end if value > 0 else -end for end in row.interval) > 0

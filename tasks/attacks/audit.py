@@ -49,7 +49,7 @@ def ask_models(
     run: StageRun,
     config: AttackAuditConfig,
     text: StageInput,
-    given: Stages,
+    stages: Stages,
     audited: Audited,
     also: Callable[[str, PreTrainedModel], Iterable[tuple[Asked[Any], str]]],
 ) -> None:
@@ -57,33 +57,33 @@ def ask_models(
 
     `given` are the models and the starts of their arms, `order`, `transfer`, and attacks as `uat-...`, `hotflip-...`.
     """
-    recorded, where = Recorded(config, text, given), device(config.execution)
-    losses = of_models.recorded_losses(given[BASE], config.models, given)
+    recorded, where = Recorded(config, text, stages), device(config.execution)
+    losses = of_models.recorded_losses(stages[BASE], config.models, stages)
     on, texts = of_models.Validation(packed_split(text.path / "text", "validation"), run.progress.touch), Texts.of(text)
-    orders, counts_V = order_of(given["order"], [BASE, *config.arms]), np.load(text.path / "text" / "unigram.npy")
+    orders, counts_V = order_of(stages["order"], [BASE, *config.arms]), np.load(text.path / "text" / "unigram.npy")
     with run.watched(config.execution.stall_minutes):
         for done, (name, place) in enumerate(config.models.items()):
             run.step(done, len(config.models), "models", note=name)
             role, _, folder = place.partition("/")
-            model = language.load(given[role].path / folder).to(where).eval()
-            arm = ArmResult.read(given[name]) if name in config.arms else None
-            start = given.get(config.starts.get(name, ""))
+            model = language.load(stages[role].path / folder).to(where).eval()
+            arm = ArmResult.read(stages[name]) if name in config.arms else None
+            start = stages.get(config.starts.get(name, ""))
             for of_weights in of_models.signs(name, arm, model, start) if arm else ():
                 audited.ask(of_weights)
             for asked, apart in (*also(name, model), *_Attacked(name, recorded, model, run.progress.touch).asked()):
                 audited.ask(asked, apart)
-            known = {of: loss for of, loss in losses.items() if of == name or (name, of) == (BASE, "another_summary")}
+            known = {m: loss for m, loss in losses.items() if m == name or (name, m) == (BASE, "another_summary")}
             audited.ask(of_models.validation_losses(known, partial(on.loss_of, model)))
             if name == BASE:
                 parameters = sum(parameter.numel() for parameter in model.parameters())
-                require_equal("the parameters of base", number_kept(given[BASE].path / "model"), parameters)
+                require_equal("the parameters of base", number_kept(stages[BASE].path / "model"), parameters)
             if name in orders:
                 seen = texts.seen(model, config.variant, config.execution.micro_batch_examples)
                 audited.ask(of_models.order(name, orders[name], model, config.variant, seen))
             if arm:
                 for of_arm in of_models.liveness(name, arm, model, on):
                     audited.ask(of_arm)
-                audited.ask(of_models.movement(name, arm, model, start or given[BASE], config.variant))
+                audited.ask(of_models.movement(name, arm, model, start or stages[BASE], config.variant))
     audited.ask(of_models.validation_losses({"unigram": losses["unigram"]}, lambda _: on.unigram_loss(counts_V)))
 
 
@@ -115,9 +115,9 @@ def _require_tokens(model: PreTrainedModel, ids: Sequence[int]) -> None:
 class Recorded:
     """What the records say of attacks, and the texts that were attacked."""
 
-    def __init__(self, config: AttackAuditConfig, text: StageInput, given: Stages) -> None:
-        self.config, self.tokenizer, self.given = config, tokenizer_of(text), given
-        uat = given[f"uat-{config.attacked[0]}"].configuration(UatConfig)
+    def __init__(self, config: AttackAuditConfig, text: StageInput, stages: Stages) -> None:
+        self.config, self.tokenizer, self.given = config, tokenizer_of(text), stages
+        uat = stages[f"uat-{config.attacked[0]}"].configuration(UatConfig)
         self.attack, self.seed, self.packed = uat.attack, uat.seed, packed_pairs(text.path / "text")
         wanted = (("uat", SEARCHED, uat.attack), ("uat", JUDGED, uat.attack), ("hotflip", JUDGED, config.hotflip))
         self.texts = {
@@ -144,10 +144,10 @@ class Recorded:
     @cached_property
     def transfers(self) -> dict[tuple[str, str, str, str], list[Row]]:
         """The records of transfer by model, attack, split and document."""
-        found = defaultdict(list)
+        transfers = defaultdict(list)
         for row in records_of(self.given["transfer"]):
-            found[row["model"], row["attack"].split(",")[0], row["split"], row["example_id"]].append(row)
-        return found
+            transfers[row["model"], row["attack"].split(",")[0], row["split"], row["example_id"]].append(row)
+        return transfers
 
 
 def _named(values: Mapping[Any, Any], key: Any, check: str) -> Any:
@@ -211,12 +211,12 @@ class _Attacked:
         return usable_tokens(self.recorded.tokenizer, len(self.model.get_input_embeddings().weight))
 
     def _under_triggers(self, row: Row) -> Iterator[Again]:
-        found, what = self.recorded.triggers(self.name), f"uat, {self.name}"
+        triggers, what = self.recorded.triggers(self.name), f"uat, {self.name}"
         yield again(what, row, row["clean_loss_sum_nats"], self._total("uat", row))
-        for column, search in (("loss_sum_nats", found.gradient), ("blind_loss_sum_nats", found.blind)):
+        for column, search in (("loss_sum_nats", triggers.gradient), ("blind_loss_sum_nats", triggers.blind)):
             yield again(what, row, row[column], self._total("uat", row, search.best.trigger_ids))
         for share, loss in zip(BUDGET_SHARES, row["budget_losses_sum_nats"], strict=True):
-            yield again(what, row, loss, self._total("uat", row, found.gradient.budgets[f"{share:g}"]))
+            yield again(what, row, loss, self._total("uat", row, triggers.gradient.budgets[f"{share:g}"]))
         drawn = control_triggers(self._usable_V, self.recorded.attack, self.recorded.seed)
         for trigger, loss in zip(drawn, row["control_losses_sum_nats"], strict=True):
             yield again(f"random triggers, {self.name}", row, loss, self._total("uat", row, trigger))

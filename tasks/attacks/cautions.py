@@ -49,27 +49,27 @@ def cautions(results: AttackResults) -> Iterator[str]:
 
 def still_growing(findings: Findings) -> dict[str, float]:
     """Models on which the search had not converged, each with the share of its increase that was found last."""
-    found = {}
+    shares = {}
     for model, effect in findings.effects.items():
         *_, before, last = (increase.value for increase in effect.budget_increases)
         if last > 0 and (last - before) / last > STILL_GROWING:
-            found[model] = (last - before) / last
-    return found
+            shares[model] = (last - before) / last
+    return shares
 
 
 def listed(of_models: Mapping[str, float], form: str) -> str:
     return ", ".join(f"{model} {form.format(value)}" for model, value in of_models.items())
 
 
-def could_be_seen(found: PrimaryAnswer, added: float) -> Iterator[str]:
+def could_be_seen(primary: PrimaryAnswer, added: float) -> Iterator[str]:
     """Power of the study, beside its margin and what the attack adds to the baseline.
 
     The margin is one of the loss: a factor e^margin of the perplexity under attack, whatever the attack adds.
     """
-    margin = found.primary.margin_nats_per_token
-    if found.answer and found.answer.smallest_shown is not None and not found.answer.too_few_sources:
-        least = found.answer.smallest_shown
-        chance = f"{chance_of(margin, least, found.answer.confidence_level):.0%}"
+    margin = primary.primary.margin_nats_per_token
+    if primary.answer and primary.answer.smallest_shown is not None and not primary.answer.too_few_sources:
+        least = primary.answer.smallest_shown
+        chance = f"{chance_of(margin, least, primary.answer.confidence_level):.0%}"
         of_margin = f" A difference of the margin's size is shown with a chance of about {chance}."
         both = f"{least / added:.1%} and {margin / added:.1%}" if added > 0 else ""
         shares = f"{both} of the {NATS(added)} that" if both else "beside what"
@@ -81,15 +81,15 @@ def could_be_seen(found: PrimaryAnswer, added: float) -> Iterator[str]:
         )
 
 
-def of_control(found: PrimaryAnswer) -> str:
+def of_control(primary: PrimaryAnswer) -> str:
     """Whether an arm that should be harder to attack is seen to be."""
-    if found.control is None:
+    if primary.control is None:
         return (
             f"No positive control was compared (the arm {CONTROL}): nothing shows that an arm that is harder to attack "
             "would be seen here."
         )
-    row = f"{CONTROL} - baseline {estimate(found.control, NATS)}"
-    if shows_the_control(found):
+    row = f"{CONTROL} - baseline {estimate(primary.control, NATS)}"
+    if shows_the_control(primary):
         return f"The positive control is shown to be harder to attack ({row}): such a difference is seen here."
     return (
         f"**The positive control is not shown to be harder to attack** ({row}): that nothing is shown of another arm "

@@ -25,12 +25,12 @@ Scored = Mapping[str, tuple[str, int]]
 
 
 def require_attacks(
-    attack: str, records: Mapping[str, Rows], judged: Mapping[str, Document], given: TriggerAttack | FlipAttack
+    attack: str, records: Mapping[str, Rows], judged: Mapping[str, Document], settings: TriggerAttack | FlipAttack
 ) -> None:
     """Every model was attacked on the same tokens of the configured documents, which no search has seen."""
-    documents = list(judged.values())[: given.documents if isinstance(given, FlipAttack) else None]
+    documents = list(judged.values())[: settings.documents if isinstance(settings, FlipAttack) else None]
     required = [(document.example_id, document.source) for document in documents]
-    draws = given.control_draws if isinstance(given, FlipAttack) else given.control_triggers
+    draws = settings.control_draws if isinstance(settings, FlipAttack) else settings.control_triggers
     for model, rows in records.items():
         what = f"{attack} on {model}"
         require_equal(f"the records of {what} are of it", {row["model"] for row in rows}, {model})
@@ -38,12 +38,12 @@ def require_attacks(
         attacked = [(row["example_id"], row["source"]) for row in rows]
         require_each_once(f"{what} attacked the documents of {JUDGED}", attacked, required)
         for row in rows:
-            _require_own_tokens(what, row, judged[row["example_id"]], given.text_tokens)
+            _require_own_tokens(what, row, judged[row["example_id"]], settings.text_tokens)
             kept = f"every draw of the control of {what} is kept, document {row['example_id']}"
             require_equal(kept, len(row["control_losses_sum_nats"]), draws)
-            if isinstance(given, FlipAttack):
-                _require_flips(what, row, judged[row["example_id"]], given)
-                _require_flips_searched(what, row, given)
+            if isinstance(settings, FlipAttack):
+                _require_flips(what, row, judged[row["example_id"]], settings)
+                _require_flips_searched(what, row, settings)
     _require_comparable(attack, records)
     _require_read(attack, [row for own in records.values() for row in own])
 
@@ -105,7 +105,7 @@ def _require_flips_searched(what: str, row: dict[str, Any], attack: FlipAttack) 
     require_equal(f"{what} kept in no round what lowers the loss of {document}", saw, sorted(saw))
     shares = zip((steps_after(share, rounds) for share in BUDGET_SHARES), row["budget_losses_sum_nats"], strict=True)
     judged = [("clean_loss_sum_nats", 0, row["clean_loss_sum_nats"]), ("loss_sum_nats", -1, row["loss_sum_nats"])]
-    for column, number, loss in [*judged, *(("budget_losses_sum_nats", *of) for of in shares)]:
+    for column, number, loss in [*judged, *(("budget_losses_sum_nats", *budget) for budget in shares)]:
         same = f"{column} of {document} is what the search of {what} saw"
         require_close(same, loss, saw[number], rounding * saw[number])
 
@@ -132,11 +132,11 @@ def _require_read(attack: str, rows: Rows) -> None:
     """
     attacked = [(row, [row["loss_sum_nats"]]) for row in rows if row.get("positions", ["a trigger"])]
     drawn = [(row, row["control_losses_sum_nats"]) for row in rows]
-    for what, found in (("search", attacked), ("random control", drawn)):
+    for what, texts in (("search", attacked), ("random control", drawn)):
         require(
-            not found or any(loss != row["clean_loss_sum_nats"] for row, losses in found for loss in losses),
+            not texts or any(loss != row["clean_loss_sum_nats"] for row, losses in texts for loss in losses),
             f"the models read what the {what} of {attack} wrote",
-            f"the clean loss on all {len(found)} texts of all models, in every bit",
+            f"the clean loss on all {len(texts)} texts of all models, in every bit",
             "another on one of them",
             "Find what cuts the attacked texts, or puts them back: no number of this attack means anything",
         )
@@ -162,7 +162,7 @@ def require_transfer(
     tried: dict[tuple[str, ...], Rows] = defaultdict(list)
     for row in rows:
         tried[row["attack"], row["split"], row["search"], row["found_for"], row["model"]].append(row)
-    of_search = {one.example_id: (one.source, one.scored(attack.text_tokens)) for one in searched}
+    of_search = {each.example_id: (each.source, each.scored(attack.text_tokens)) for each in searched}
     clean: dict[str, dict[str, float]] = defaultdict(dict)
     for kind, split in (("uat", SEARCHED), ("uat", JUDGED), ("hotflip", JUDGED)):
         models = list(own[kind])
@@ -198,14 +198,14 @@ def _require_ended(what: str, searched: TriggerSearched, attack: TriggerAttack) 
 def _require_restarts(
     search: str,
     found_for: str,
-    found: UatResult,
+    result: UatResult,
     attack: TriggerAttack,
     tried: dict[tuple[str, ...], Rows],
     own: Mapping[str, Rows],
     of_search: Scored,
 ) -> None:
     """Restarts that were not kept were tried like the kept one; takes their rows out of `tried`."""
-    for name in getattr(found, search).named():
+    for name in getattr(result, search).named():
         for model, split in product(own if name != "uat" else (), (SEARCHED, JUDGED)):
             what = f"transfer of {name} ({search} search) from {found_for} to {model} on {split}"
             rows = tried.pop((name, split, search, found_for, model), [])
@@ -214,12 +214,12 @@ def _require_restarts(
                 continue
             _require_documents(what, rows, of_search)
             if model == found_for:
-                _require_searched(found, search, found_for, name, rows, attack)
+                _require_searched(result, search, found_for, name, rows, attack)
 
 
-def _require_searched(found: UatResult, search: str, model: str, name: str, rows: Rows, attack: TriggerAttack) -> None:
+def _require_searched(result: UatResult, search: str, model: str, name: str, rows: Rows, attack: TriggerAttack) -> None:
     """A trigger does on attack-search to its own model what its search saw there: the strongest is chosen by this."""
-    searched: TriggerSearched = getattr(found, search)
+    searched: TriggerSearched = getattr(result, search)
     restart = searched.restarts[list(searched.named()).index(name)]
     rounding, tokens = ROUNDING_OF[attack.search_precision], sum(row["tokens_scored"] for row in rows)
     for what, column, saw in (

@@ -45,31 +45,31 @@ def line_of_training(models: Mapping[str, Any]) -> list[str]:
     return [*before, BASE, *after, BASELINE]
 
 
-def attack_findings(found: Mapping[str, Searched], tried: Tried, pairs: Pairs, how: Evaluation) -> Findings:
+def attack_findings(searched: Mapping[str, Searched], tried: Tried, pairs: Pairs, how: Evaluation) -> Findings:
     """Effect of an attack on each model, the differences between models, and its cost."""
-    first, settings = next(iter(found.values())), (how.bootstrap_resamples, how.confidence_level)
+    first, settings = next(iter(searched.values())), (how.bootstrap_resamples, how.confidence_level)
     threshold = first.attack.success_relative_increase if isinstance(first.attack, FlipAttack) else None
     records, searches, alone = tried.strongest(), tried.over_searches(Tried.strongest), tried.over_searches(Tried.alone)
     rows = [row for own in records.values() for row in own]
-    arms = [model for model in found if "@" not in model and model not in (BASE, BASELINE)]
+    arms = [model for model in searched if "@" not in model and model not in (BASE, BASELINE)]
 
     def of_each(value: Callable[[Any], Any]) -> dict[str, Any]:
-        return {model: value(result) for model, result in found.items()}
+        return {model: value(result) for model, result in searched.items()}
 
     by_search = (("triggers", "gradient"), ("blind_triggers", "blind")) if first.triggers else ()
-    own = {kind: {model: of.triggers[search] for model, of in found.items()} for kind, search in by_search}
+    own = {kind: {model: each.triggers[search] for model, each in searched.items()} for kind, search in by_search}
     return Findings(
         split=JUDGED,
         documents=len(next(iter(tried.own.values()))),
         attack=first.attack,
-        attacked_by={model: _attacked_by(records[model]) for model in found},
-        effects={model: attack_effect(rows, model, *settings, threshold) for model in found},
+        attacked_by={model: _attacked_by(records[model]) for model in searched},
+        effects={model: attack_effect(rows, model, *settings, threshold) for model in searched},
         differences=[paired_effects(searches, *pair, *settings, threshold) for pair in pairs],
-        at_equal_loss=[matched_difference(searches, arm, line_of_training(found), *settings) for arm in arms],
-        at_equal_loss_alone=[matched_difference(alone, arm, line_of_training(found), *settings) for arm in arms],
-        rank_correlation=of_each(lambda of: of.rank_correlation),
-        costs=of_each(lambda of: of.cost),
-        curves=of_each(lambda of: of.curve),
+        at_equal_loss=[matched_difference(searches, arm, line_of_training(searched), *settings) for arm in arms],
+        at_equal_loss_alone=[matched_difference(alone, arm, line_of_training(searched), *settings) for arm in arms],
+        rank_correlation=of_each(lambda each: each.rank_correlation),
+        costs=of_each(lambda each: each.cost),
+        curves=of_each(lambda each: each.curve),
         **own,
     )
 
@@ -104,26 +104,26 @@ def primary(
         return matched_difference(searches, model, line, *settings).increase_nats_per_token
 
     def at_level(level: float) -> Estimate:
-        found = difference(level=level)
-        assert found is not None, "the same records give it at every level"
-        return found
+        estimate = difference(level=level)
+        assert estimate is not None, "the same records give it at every level"
+        return estimate
 
-    found, sources = difference(), judged.effects[MONOTONIC].sources
+    whole, sources = difference(), judged.effects[MONOTONIC].sources
     least = least_p_value(sources) if len(everything) == 1 else 0.0  # else it is no p-value of exchanges
-    unanswered = unanswerable(asked, found, judged, arms)
+    unanswered = unanswerable(asked, whole, judged, arms)
     living = [arm for arm in placebos(list(arms)) if by_increase and not arms[arm].dead]
     return PrimaryAnswer(
         primary=asked,
         documents=judged.documents,
         sources=sources,
-        difference=found,
+        difference=whole,
         answer=None if unanswered else answer(at_level, asked.margin_nats_per_token, how.confidence_level, least),
         unanswered=unanswered,
         from_placebos={arm: row for arm in living if (row := difference(arm)) is not None},
         control=difference(model=CONTROL) if CONTROL in arms else None,
         by_fewer_attacks={
             "with what was found for these models alone": difference(
-                searches=tried.over_searches(lambda one: one.strongest(compared))
+                searches=tried.over_searches(lambda tries: tries.strongest(compared))
             ),
             "with the search on each model alone": difference(searches=tried.over_searches(Tried.alone)),
         },
@@ -153,9 +153,9 @@ def unanswerable(
     return None
 
 
-def secondary(found: PrimaryAnswer, test: Sequence[LossDifference], attacks: Mapping[str, Findings]) -> list[Tested]:
+def secondary(answer: PrimaryAnswer, test: Sequence[LossDifference], attacks: Mapping[str, Findings]) -> list[Tested]:
     """Every comparison that the tables show with a p-value, but the primary one: adjusted together for their number."""
-    asked = found.primary
+    asked = answer.primary
     p_values: dict[tuple[str, str, str], float | None] = {
         ("test loss", row.model, row.reference): row.p_value for row in test
     }
@@ -167,7 +167,7 @@ def secondary(found: PrimaryAnswer, test: Sequence[LossDifference], attacks: Map
                 rates[f"{name} success rate", row.model, row.reference] = row.success_rate.p_value
     if asked.measure == "increase":
         del p_values[f"{asked.attack} increase", MONOTONIC, BASELINE]
-    ways = {way: row.p_value for way, row in found.by_fewer_attacks.items() if row is not None}
+    ways = {way: row.p_value for way, row in answer.by_fewer_attacks.items() if row is not None}
     p_values |= rates | {(f"{asked.attack} increase {way}", MONOTONIC, BASELINE): p for way, p in ways.items()}
     known = {key: p_value for key, p_value in p_values.items() if p_value is not None}
     return [

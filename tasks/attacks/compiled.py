@@ -29,12 +29,12 @@ def compile_search(execution: Execution, victim: Victim, most_tokens: int) -> No
     at_one_shape = compiled(plain, execution)
 
     def body(**read: torch.Tensor) -> torch.Tensor:
-        ((name, given),) = read.items()
-        rows, tokens = given.shape[:2]
+        ((name, tensors),) = read.items()
+        rows, tokens = tensors.shape[:2]
         if rows > most_rows or tokens > most_tokens or rows * tokens < FILLED * most_rows * most_tokens:
             return plain(**read)
-        filling = (0, 0) * (given.dim() - 2) + (0, most_tokens - tokens, 0, most_rows - rows)
+        filling = (0, 0) * (tensors.dim() - 2) + (0, most_tokens - tokens, 0, most_rows - rows)
         with explain_compiler(execution):
-            return at_one_shape(**{name: nn.functional.pad(given, filling).contiguous()})[:rows, :tokens]
+            return at_one_shape(**{name: nn.functional.pad(tensors, filling).contiguous()})[:rows, :tokens]
 
     victim.body = body

@@ -115,7 +115,7 @@ def attack_effect(
     def estimated(statistic: Statistic, columns: Sequence[str]) -> Estimate:
         return estimate(statistic, [sums[column] for column in columns], resamples, confidence_level)
 
-    found = {name: estimated(*measure) for name, measure in (MEASURES | CONTROLS).items()}
+    estimates = {name: estimated(*measure) for name, measure in (MEASURES | CONTROLS).items()}
     budgets = [column for column in sums if column.startswith("budget ")]
     rates = {}
     if success_threshold is not None:
@@ -132,7 +132,7 @@ def attack_effect(
         clean_loss_nats_per_token=total["text_clean"] / total["text_tokens"],
         budget_increases=[estimated(increase, ("tokens_scored", budget, "clean")) for budget in budgets],
         confidence_level=confidence_level,
-        **found,
+        **estimates,
         **rates,
     )
 
@@ -163,10 +163,10 @@ def paired_effects(
             return difference_over_seeds(searches, model, reference, name, confidence_level)
         statistic, columns = MEASURES[name]
         mine, other = ([sums[column] for column in columns] for sums in (a, b))
-        found = estimate(minus(statistic, len(columns)), [*mine, *other], resamples, confidence_level)
-        if found.interval is None or success_threshold is None:
-            return found
-        return found.model_copy(update={"p_value": exchange_p_value(statistic, mine, other)})
+        result = estimate(minus(statistic, len(columns)), [*mine, *other], resamples, confidence_level)
+        if result.interval is None or success_threshold is None:
+            return result
+        return result.model_copy(update={"p_value": exchange_p_value(statistic, mine, other)})
 
     rates = {}
     if success_threshold is not None:

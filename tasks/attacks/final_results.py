@@ -66,12 +66,12 @@ class OrderFacts(Result):
 
     @classmethod
     def of(cls, order: ModelOrder) -> OrderFacts:
-        found = order.certificate
+        certificate = order.certificate
         return cls(
-            verdict=found.certified,
-            reason=found.sublayers[0].reason,
-            activation=found.activation,
-            worst_violation_found=min(sublayer.worst_violation_found for sublayer in found.sublayers),
+            verdict=certificate.certified,
+            reason=certificate.sublayers[0].reason,
+            activation=certificate.activation,
+            worst_violation_found=min(sublayer.worst_violation_found for sublayer in certificate.sublayers),
             falls_on_text=order.on_text.share,
         )
 
@@ -116,7 +116,7 @@ def attack_results(
     blocks = packed_split(inputs["text"].path / "text", "train")
     base = BaseFacts.of(inputs[BASE], base_config, blocks)
     arms = facts_of_arms({arm: inputs[arm] for arm in config.arms}, config.constraint, blocks)
-    attacks = {name: attack_findings(found, read.tried[name], pairs, how) for name, found in read.searched.items()}
+    attacks = {name: attack_findings(own, read.tried[name], pairs, how) for name, own in read.searched.items()}
     differences, decides = test_differences(records_of(inputs["evaluation"]), pairs, how), config.primary.attack
     answer = primary(config.primary, read.tried[decides], attacks[decides], arms, how)
     return of_runs(run, inputs, audited, [*gates(base, arms), *read.gates]) | {

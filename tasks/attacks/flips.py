@@ -89,34 +89,34 @@ class FlipSearch:
 
     def candidates(self, gradient_LD: torch.Tensor | None) -> Candidates:
         """What the next round tries, by the gradient of the text as it is by now; the first one tries nothing."""
-        found = self.found
-        if not found.loss_sums:
+        flips = self.found
+        if not flips.loss_sums:
             return Candidates([])
         positions = self._open()
-        present = [found.tokens[position] for position in positions]
+        present = [flips.tokens[position] for position in positions]
         if gradient_LD is None:
-            chance = np.random.default_rng([self.seed, DRAWS, len(found.loss_sums) - 1, *_seed_of(self.text)])
+            chance = np.random.default_rng([self.seed, DRAWS, len(flips.loss_sums) - 1, *_seed_of(self.text)])
             return blind(present, positions, self.usable_V, self.attack.forwards_of_a_step, chance)
         embeddings_VD = self.victim.embeddings_VD
         return by_gradient(
-            gradient_LD[positions], present, positions, embeddings_VD, self.usable_V, self.attack, found.skip
+            gradient_LD[positions], present, positions, embeddings_VD, self.usable_V, self.attack, flips.skip
         )
 
     def choose(self, candidates: Candidates, tried: list[Sequence[int]], sums: list[float]) -> None:
         """Ends a round in which `tried` had these `sums`."""
-        found = self.found
-        if found.loss_sums:
-            before, best = found.loss_sums[-1], int(np.argmax(sums))
+        flips = self.found
+        if flips.loss_sums:
+            before, best = flips.loss_sums[-1], int(np.argmax(sums))
             if sums[best] > before:
-                found.tokens, found.skip = tried[best], 0
+                flips.tokens, flips.skip = tried[best], 0
             else:
-                found.skip += len(candidates)
+                flips.skip += len(candidates)
             correlation = rank_correlation(candidates.estimates, [loss - before for loss in sums])
-            found.rank_correlations += [] if correlation is None else [correlation]
+            flips.rank_correlations += [] if correlation is None else [correlation]
             sums = [max(before, sums[best])]
-        found.loss_sums += sums
-        done, rounds = len(found.loss_sums) - 1, self.attack.rounds_on_a_text
-        found.after_shares += [found.tokens for s in BUDGET_SHARES if steps_after(s, rounds) == done]
+        flips.loss_sums += sums
+        done, rounds = len(flips.loss_sums) - 1, self.attack.rounds_on_a_text
+        flips.after_shares += [flips.tokens for s in BUDGET_SHARES if steps_after(s, rounds) == done]
 
     def _open(self) -> list[int]:
         """Positions that may be replaced: once as many differ as may, those that do."""

@@ -81,13 +81,13 @@ class _Attacker:
     def row(self, number: int) -> dict[str, Any]:
         text, attack, seed = self.texts[number], self.config.attack, self.config.seed
         gradient, blind = self.searched(number)
-        found, blindly = gradient.found, blind.found
+        flips, blindly = gradient.found, blind.found
         control = random_flips(text, self.usable_V, attack, seed)
-        judged = [text, blindly.tokens, *found.after_shares, *control]
+        judged = [text, blindly.tokens, *flips.after_shares, *control]
         losses = self.judge.losses([[]] * len(judged), judged)
         clean, blind_loss, *others = (loss_L[gradient.scored_L].sum().item() for loss_L in losses)
-        shares, controls = others[: len(found.after_shares)], others[len(found.after_shares) :]
-        positions, blind_positions = found.positions(text), blindly.positions(text)
+        shares, controls = others[: len(flips.after_shares)], others[len(flips.after_shares) :]
+        positions, blind_positions = flips.positions(text), blindly.positions(text)
         row = {
             "model": self.config.model,
             "example_id": text.example_id,
@@ -103,15 +103,15 @@ class _Attacker:
             "success": False,  # asked below, of these losses
             "writable": gradient.writable,
             "positions": positions,
-            "replacements": [found.tokens[position] for position in positions],
+            "replacements": [flips.tokens[position] for position in positions],
             "blind_positions": blind_positions,
             "blind_replacements": [blindly.tokens[position] for position in blind_positions],
             "flips": len(positions),
-            "round_trips": round_trips(self.tokenizer, found.tokens),
-            "search_losses_sum_nats": found.loss_sums,
-            "rank_correlations": found.rank_correlations,
-            "forward_sequences": found.count.forward_sequences,
-            "backward_sequences": found.count.backward_sequences,
+            "round_trips": round_trips(self.tokenizer, flips.tokens),
+            "search_losses_sum_nats": flips.loss_sums,
+            "rank_correlations": flips.rank_correlations,
+            "forward_sequences": flips.count.forward_sequences,
+            "backward_sequences": flips.count.backward_sequences,
             "blind_forward_sequences": blindly.count.forward_sequences,
         }
         return row | {"success": succeeded(row, attack.success_relative_increase)}

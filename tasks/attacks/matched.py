@@ -63,11 +63,11 @@ def matched_difference(
     ordered = sorted(path, key=lambda name: (clean[name], name))
     covered = clean[ordered[0]] <= clean[model] <= clean[ordered[-1]]
     columns = [
-        [of[model][column] for column in SHARED]
-        + [of[name][column] for name in (model, *ordered) for column in OF_MODEL]
-        for of in of_searches
+        [search[model][column] for column in SHARED]
+        + [search[name][column] for name in (model, *ordered) for column in OF_MODEL]
+        for search in of_searches
     ]
-    found = (
+    differences = (
         over_seeds(_above_curve, columns, confidence_level)
         if len(columns) > 1
         else estimate(_above_curve, columns[0], resamples, confidence_level, smooth=False)
@@ -81,7 +81,7 @@ def matched_difference(
         path_clean_losses_nats_per_token=[clean[name] for name in ordered],
         covered=covered,
         between=_neighbours(clean, model, ordered),
-        increase_nats_per_token=found if covered else None,
+        increase_nats_per_token=differences if covered else None,
         confidence_level=confidence_level,
     )
 
@@ -100,11 +100,11 @@ def on_curve(place: Any, clean: Sequence[Any], risen: Sequence[Any]) -> Any:
     Beyond an end it stays at the end's height. A point left of the one before it stands at the same place.
     """
     height, left = risen[0], clean[0]
-    for (one, other), right in zip(pairwise(risen), clean[1:], strict=True):
+    for (low, other), right in zip(pairwise(risen), clean[1:], strict=True):
         right = np.maximum(left, right)
         width = np.where(right > left, right - left, 1.0)
         share = np.where(right > left, np.clip((place - left) / width, 0.0, 1.0), place >= left)
-        height, left = height + share * (other - one), right
+        height, left = height + share * (other - low), right
     return height
 
 

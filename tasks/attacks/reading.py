@@ -84,7 +84,7 @@ class ReadAttacks:
         """`stages` hold `text`, `transfer`, and `uat-...` and `hotflip-...` of every model."""
         text = stages["text"]
         judged, searched = (documents(text, split) for split in (JUDGED, SEARCHED))
-        found = {model: UatResult.read(stages[f"uat-{model}"]) for model in models}
+        results = {model: UatResult.read(stages[f"uat-{model}"]) for model in models}
         own = {
             attack: {model: records_of(stages[f"{attack}-{model}"]) for model in models}
             for attack in ("uat", "hotflip")
@@ -92,16 +92,16 @@ class ReadAttacks:
         require_attacks("uat", own["uat"], judged, uat)
         require_attacks("hotflip", own["hotflip"], judged, hotflip)
         rows = records_of(stages["transfer"])
-        require_transfer(rows, own, found, uat, list(searched.values()))
+        require_transfer(rows, own, results, uat, list(searched.values()))
         increases = increases_of(rows)
         on_search = increases["uat", SEARCHED]
         tried = {
-            "uat": Tried.of("uat", own["uat"], rows, on_search, found),
+            "uat": Tried.of("uat", own["uat"], rows, on_search, results),
             "hotflip": Tried.of("hotflip", own["hotflip"], rows),
         }
         tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
         of_triggers = {
-            model: Searched.of_triggers(of_model, uat, len(searched), tokenizer) for model, of_model in found.items()
+            model: Searched.of_triggers(of_model, uat, len(searched), tokenizer) for model, of_model in results.items()
         }
         of_flips = {model: Searched.of_flips(of_model, hotflip) for model, of_model in own["hotflip"].items()}
         gates = [
@@ -112,7 +112,7 @@ class ReadAttacks:
             {"uat": of_triggers, "hotflip": of_flips},
             Transfers(uat_on_search=on_search, uat=increases["uat", JUDGED], hotflip=increases["hotflip", JUDGED]),
             tried,
-            {attack: of.strongest() for attack, of in tried.items()},
+            {attack: tries.strongest() for attack, tries in tried.items()},
             gates,
         )
 
@@ -125,11 +125,11 @@ def _spent(attack: str, searched: Mapping[str, Searched], documents: int) -> Gat
         backward_sequences=backwards,
         blind_forward_sequences=forwards + BACKWARD_FORWARDS * backwards,
     )
-    costs = {"the configuration": planned} | {model: of.cost for model, of in searched.items()}
+    costs = {"the configuration": planned} | {model: result.cost for model, result in searched.items()}
     spent = {by: ", ".join(f"{count:,}" for count in cost.as_json().values()) for by, cost in costs.items()}
     what = f"{attack} on each model: forwards, backwards, and forwards of blind search, as configured"
     return same(what, spent)
 
 
-def records_of(given: StageInput) -> Rows:
-    return list(read_records(given.path / "records.parquet"))
+def records_of(stage: StageInput) -> Rows:
+    return list(read_records(stage.path / "records.parquet"))

@@ -167,7 +167,7 @@ class Findings(Result):
     @property
     def like_random(self) -> list[str]:
         """Models on which the attack is not told apart from random tokens."""
-        differences = {model: of.attack_minus_control_nats_per_token for model, of in self.effects.items()}
+        differences = {model: effect.attack_minus_control_nats_per_token for model, effect in self.effects.items()}
         return [model for model, difference in differences.items() if holds_zero(difference.interval)]
 
     @property

@@ -212,16 +212,16 @@ class Victim:
         return torch.cat(parts)
 
     def _in_batches(
-        self, of: Callable[[list[int]], Sequence[torch.Tensor]], sizes: list[int], batch: int | None = None
+        self, scored: Callable[[list[int]], Sequence[torch.Tensor]], sizes: list[int], batch: int | None = None
     ) -> list[torch.Tensor]:
         """`of` the numbers of all sequences, a batch at a time, in their order; batches are of like sizes."""
         batch = batch or self.batch
         order = sorted(range(len(sizes)), key=sizes.__getitem__)
-        found: dict[int, torch.Tensor] = {}
+        parts: dict[int, torch.Tensor] = {}
         for start in range(0, len(order), batch):
             rows = order[start : start + batch]
-            found |= zip(rows, halved_until_it_fits(of, rows), strict=True)
-        return [found[row] for row in range(len(sizes))]
+            parts |= zip(rows, halved_until_it_fits(scored, rows), strict=True)
+        return [parts[row] for row in range(len(sizes))]
 
     def _read(self, rows: Sequence[int], prefixes: Tokens, texts: Tokens) -> torch.Tensor:
         """Input of the model for these sequences, filled up on the right."""

@@ -60,15 +60,15 @@ class Tried:
     ) -> Self:
         """`uat` are the searches for triggers, where these are the attack."""
         restarts = range(1, len(next(iter(uat.values())).gradient.restarts) + 1) if uat else ()
-        found = tuple(cls._of_restart(number, own, transferred, uat or {}) for number in restarts)
+        tries = tuple(cls._of_restart(number, own, transferred, uat or {}) for number in restarts)
         rows = [row for row in transferred if row["attack"] == attack]
-        return cls(own, _judged(rows), on_search, found)
+        return cls(own, _judged(rows), on_search, tries)
 
     @classmethod
     def _of_restart(cls, number: int, own: Mapping[str, Rows], transferred: Rows, uat: Mapping[str, UatResult]) -> Self:
         names = {
-            (search, model): list(getattr(found, search).named())[number - 1]
-            for model, found in uat.items()
+            (search, model): list(getattr(result, search).named())[number - 1]
+            for model, result in uat.items()
             for search in ("gradient", "blind")
         }
         rows = [
@@ -88,7 +88,7 @@ class Tried:
 
         It searches each text anew, so that its searches vary with the texts.
         """
-        return [[row for own in chosen(one).values() for row in own] for one in self.restarts or (self,)]
+        return [[row for own in chosen(tried).values() for row in own] for tried in self.restarts or (self,)]
 
     def strongest(self, among: Collection[str] = ()) -> dict[str, Rows]:
         """The records of each model under the strongest attack that was found for any, or for any of `among`.
@@ -100,8 +100,8 @@ class Tried:
         chosen = {}
         for model, rows in self.own.items():
             losses = {row["example_id"]: self.losses[model, row["example_id"]] for row in rows}
-            one = None if self.on_search is None else _most(self._on_search(model), model, wanted)
-            by = {id_: one or _most(of_text, model, wanted) for id_, of_text in losses.items()}
+            choice = None if self.on_search is None else _most(self._on_search(model), model, wanted)
+            by = {id_: choice or _most(of_text, model, wanted) for id_, of_text in losses.items()}
             chosen[model] = [
                 _attacked(row, losses[row["example_id"]][by[row["example_id"]]], by[row["example_id"]]) for row in rows
             ]
@@ -130,11 +130,11 @@ def increases_of(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Transf
         key = tuple(row[column] for column in KEY_COLUMNS[:-1])
         tokens[key] += row["tokens_scored"]
         risen[key] += row["loss_sum_nats"] - row["clean_loss_sum_nats"]
-    found: dict[tuple[str, str], Transferred] = {}
+    increases: dict[tuple[str, str], Transferred] = {}
     for (attack, split, search, found_for, model), count in tokens.items():
-        of_search = found.setdefault((attack, split), {}).setdefault(search, {})
+        of_search = increases.setdefault((attack, split), {}).setdefault(search, {})
         of_search.setdefault(found_for, {})[model] = risen[attack, split, search, found_for, model] / count
-    return found
+    return increases
 
 
 def _judged(rows: Rows) -> dict[tuple[str, str], dict[By, float]]:
@@ -148,8 +148,8 @@ def _judged(rows: Rows) -> dict[tuple[str, str], dict[By, float]]:
 
 def _most(losses: Mapping[By, float], model: str, among: Collection[str]) -> By:
     """The attack that does most; of equals the model's own."""
-    of = [by for by in losses if by[1] in among]
-    return max(of, key=lambda by: (losses[by], by[1] == model))
+    attacks = [by for by in losses if by[1] in among]
+    return max(attacks, key=lambda by: (losses[by], by[1] == model))
 
 
 def _attacked(row: dict[str, Any], loss: float, by: By) -> dict[str, Any]:

@@ -59,13 +59,13 @@ def sweep_attacks(
     require_verified(studies)
     cells = {
         name: Cell(
-            kind.read_file(given.path / "final_results.json"),
-            {attack: pq.read_table(given.path / f"{attack}.parquet").to_pylist() for attack in ATTACKS},
+            kind.read_file(stage.path / "final_results.json"),
+            {attack: pq.read_table(stage.path / f"{attack}.parquet").to_pylist() for attack in ATTACKS},
         )
-        for name, given in zip(config.present, studies.values(), strict=True)
+        for name, stage in zip(config.present, studies.values(), strict=True)
     }
-    level, found = config.confidence_level, {name: cell.results for name, cell in cells.items()}
-    first = next(iter(found.values()))
+    level, results_of_cells = config.confidence_level, {name: cell.results for name, cell in cells.items()}
+    first = next(iter(results_of_cells.values()))
     known = {
         INCREASE.format(attack=attack): {
             (arm, reference): _increase([*cells.values()], attack, arm, reference, level)
@@ -75,13 +75,13 @@ def sweep_attacks(
         for attack in ATTACKS
     }
     results, document, texts = read_cells(run, config, studies, known)
-    _require_distinct_seeds(found)
+    _require_distinct_seeds(results_of_cells)
     combined = AttackSweepResults(
         **{name: getattr(results, name) for name in SweepResults.model_fields},
         primary=_answer([*cells.values()], level),
-        primary_in_other_ways=_in_other_ways([*found.values()], level),
+        primary_in_other_ways=_in_other_ways([*results_of_cells.values()], level),
     )
-    return publish_report(run, studies, combined, _document(combined, found, document), texts=texts)
+    return publish_report(run, studies, combined, _document(combined, results_of_cells, document), texts=texts)
 
 
 def _answer(cells: Sequence[Cell], level: float) -> PrimaryAnswer:
@@ -89,10 +89,10 @@ def _answer(cells: Sequence[Cell], level: float) -> PrimaryAnswer:
 
     Only the increase itself is compared over cells: at equal clean loss each cell has a line of training of its own.
     """
-    found = [cell.results.primary for cell in cells]
-    asked = found[0].primary
-    judged: dict[str, Any] = {"primary": asked, "documents": found[0].documents, "sources": found[0].sources}
-    unanswered = [one.unanswered for one in found if one.unanswered]
+    answers = [cell.results.primary for cell in cells]
+    asked = answers[0].primary
+    judged: dict[str, Any] = {"primary": asked, "documents": answers[0].documents, "sources": answers[0].sources}
+    unanswered = [each.unanswered for each in answers if each.unanswered]
     if asked.measure != "increase":
         unanswered += ["over cells the measure increase is compared; at equal clean loss see the report of each cell"]
     if unanswered:
@@ -101,7 +101,7 @@ def _answer(cells: Sequence[Cell], level: float) -> PrimaryAnswer:
     def difference(reference: str, at: float = level, arm: str = MONOTONIC) -> OverSeeds:
         return _increase(cells, asked.attack, arm, reference, at)
 
-    known = [arm for arm in found[0].from_placebos if all(arm in one.from_placebos for one in found)]
+    known = [arm for arm in answers[0].from_placebos if all(arm in each.from_placebos for each in answers)]
     return PrimaryAnswer(
         **judged,
         difference=difference(BASELINE),
@@ -112,11 +112,11 @@ def _answer(cells: Sequence[Cell], level: float) -> PrimaryAnswer:
     )
 
 
-def _in_other_ways(found: Sequence[AttackResults], level: float) -> dict[str, Estimate]:
+def _in_other_ways(answers: Sequence[AttackResults], level: float) -> dict[str, Estimate]:
     """The primary difference in every other way that each cell knows; t over cells."""
-    ways = [in_other_ways(results.primary, results.attacks) for results in found]
+    ways = [in_other_ways(results.primary, results.attacks) for results in answers]
     known = {way: [row.value for row in (of_cell.get(way) for of_cell in ways) if row] for way in ways[0]}
-    means = {way: mean_over_seeds(values, level) for way, values in known.items() if len(values) == len(found)}
+    means = {way: mean_over_seeds(values, level) for way, values in known.items() if len(values) == len(answers)}
     return {way: Estimate(value=mean.mean, interval=mean.interval) for way, mean in means.items()}
 
 
@@ -137,8 +137,8 @@ def _require_distinct_seeds(cells: Mapping[str, AttackResults]) -> None:
 
 def _document(results: AttackSweepResults, cells: Mapping[str, AttackResults], document: Document) -> Document:
     """The answer over all cells, before what every sweep says of its numbers."""
-    given = answered_over_cells(results, cells)
-    told_of, arms = told(given), next(iter(cells.values())).arms
+    answered = answered_over_cells(results, cells)
+    told_of, arms = told(answered), next(iter(cells.values())).arms
     shares = {arm: sum(cell.arms[arm].alive_share for cell in cells.values()) / len(cells) for arm in arms}
     added = sum(cell.added for cell in cells.values()) / len(cells)
     document = replace(
@@ -146,17 +146,17 @@ def _document(results: AttackSweepResults, cells: Mapping[str, AttackResults], d
         title=f"{results.study}: the arms over {len(cells)} trainings of each",
         verdict=told_of.verdict,
         lead=told_of.lead,
-        numbers=[*numbers(given), *document.numbers][:3],
-        answer=answer_figure(given),
+        numbers=[*numbers(answered), *document.numbers][:3],
+        answer=answer_figure(answered),
         not_shown=[
             told_of.not_shown,
-            *([ONE_BASE] if given.one_training else []),
+            *([ONE_BASE] if answered.one_training else []),
             *of_cells(cells),
             *could_be_seen(results.primary, added),
             *([of_control(results.primary)] if results.primary.control else []),
             *document.not_shown,
         ],
-        sections=[Section("The arms compared", tables=_primary_tables(given)), *document.sections],
+        sections=[Section("The arms compared", tables=_primary_tables(answered)), *document.sections],
     )
     return dead_marked(document, {arm for arm, share in shares.items() if share < ALIVE_SHARE})
 
@@ -179,13 +179,13 @@ def answered_over_cells(results: AttackSweepResults, cells: Mapping[str, AttackR
     )
 
 
-def _primary_tables(given: Answered) -> list[Table]:
+def _primary_tables(answered: Answered) -> list[Table]:
     """The comparison that answers, and those on which this answer rests; none without an answer."""
-    if given.primary.difference is None:
+    if answered.primary.difference is None:
         return []
     caption = (
-        f"What {given.primary.primary.attack} adds, in nats per token: the primary comparison, and the same against "
+        f"What {answered.primary.primary.attack} adds, in nats per token: the primary comparison, and the same against "
         "every placebo whose layers live in all cells. Interval and p of Student's t, over cells and sources together, "
         f"each for one comparison; of what is counted otherwise over cells alone. Last, {COULD_SHOW}."
     )
-    return [Table(caption, COMPARISON, compared_rows(given))]
+    return [Table(caption, COMPARISON, compared_rows(answered))]

@@ -22,7 +22,7 @@ TOGETHER = 8
 """Attacks that are kept in one part: a part costs 20 ms, which is as much as an attack on a small model."""
 
 
-def transfer(run: StageRun, config: TransferConfig, text: StageInput, **given: StageInput) -> dict[str, Any]:
+def transfer(run: StageRun, config: TransferConfig, text: StageInput, **inputs: StageInput) -> dict[str, Any]:
     """Judges the triggers and the flips of each model on each model, on the texts and tokens of the attacks, in fp32.
 
     Triggers are tried on attack-search too, where the strongest for a model may be chosen; those of every restart, each
@@ -30,13 +30,13 @@ def transfer(run: StageRun, config: TransferConfig, text: StageInput, **given: S
     model `<name>` as `model-<name>`, `uat-<name>` and `hotflip-<name>`. Writes one record for each attack, pair
     of models and document; a continuation loses at most TOGETHER attacks on one model.
     """
-    found = [*_triggers(config, text, given), *_flips(config, text, given)]
+    attacks = [*_triggers(config, text, inputs), *_flips(config, text, inputs)]
     settings = config.execution
-    parts = [found[first : first + TOGETHER] for first in range(0, len(found), TOGETHER)]
+    parts = [attacks[first : first + TOGETHER] for first in range(0, len(attacks), TOGETHER)]
     keys: list[str] = []
     with run.watched(settings.stall_minutes):
         for place, (model, folder) in enumerate(config.models.items()):
-            path = given[f"model-{model}"].path / folder
+            path = inputs[f"model-{model}"].path / folder
             rows = _Tries(model, functools.partial(victim, text, path, settings))
             total = len(config.models) * len(parts)
             keys += run.each(parts, rows, "parts", model, f"{place:03d}-{TOGETHER}-", len(keys), total)
@@ -58,25 +58,25 @@ class _Found:
     scored: list[torch.Tensor]
 
 
-def _triggers(config: TransferConfig, text: StageInput, given: dict[str, StageInput]) -> Iterator[_Found]:
+def _triggers(config: TransferConfig, text: StageInput, inputs: dict[str, StageInput]) -> Iterator[_Found]:
     tokenizer = tokenizer_of(text)
     for split in (SEARCHED, JUDGED):
         texts = attacked_texts(text, tokenizer, split, config.uat.text_tokens)
         scored = [scored_tokens(own, []) for own in texts]
         for search in SEARCHES:
             for model in config.models:
-                found = getattr(UatResult.read(given[f"uat-{model}"]), search)
-                for name, trigger in found.named().items():
+                result = getattr(UatResult.read(inputs[f"uat-{model}"]), search)
+                for name, trigger in result.named().items():
                     yield _Found(name, split, search, model, texts, trigger, texts, scored)
 
 
-def _flips(config: TransferConfig, text: StageInput, given: dict[str, StageInput]) -> Iterator[_Found]:
+def _flips(config: TransferConfig, text: StageInput, inputs: dict[str, StageInput]) -> Iterator[_Found]:
     attack = config.hotflip
     texts = attacked_texts(text, tokenizer_of(text), JUDGED, attack.text_tokens, attack.documents)
     columns = ["example_id", "writable", "positions", "replacements", "blind_positions", "blind_replacements"]
     for search, prefix in zip(SEARCHES, ("", "blind_"), strict=True):
         for model in config.models:
-            rows = list(read_records(given[f"hotflip-{model}"].path / "records.parquet", columns))
+            rows = list(read_records(inputs[f"hotflip-{model}"].path / "records.parquet", columns))
             if [row["example_id"] for row in rows] != [own.example_id for own in texts]:
                 raise CheckFailed(
                     "flips stand for the documents of attack-evaluation, in their order",
@@ -106,20 +106,20 @@ class _Tries:
 
     def __call__(self, part: Sequence[_Found]) -> list[dict[str, Any]]:
         """The losses of the same tokens of each text, clean and attacked."""
-        return [row for found in part for row in self._rows(found)]
+        return [row for attack in part for row in self._rows(attack)]
 
-    def _rows(self, found: _Found) -> list[dict[str, Any]]:
-        kind = (found.attack, found.split)
+    def _rows(self, attack: _Found) -> list[dict[str, Any]]:
+        kind = (attack.attack, attack.split)
         if kind not in self.clean:
-            self.clean[kind] = self.judge().losses([[]] * len(found.texts), found.texts)
-        attacked = self.judge().losses([found.prefix] * len(found.texts), found.tokens)
-        losses = zip(found.texts, found.scored, self.clean[kind], attacked, strict=True)
+            self.clean[kind] = self.judge().losses([[]] * len(attack.texts), attack.texts)
+        attacked = self.judge().losses([attack.prefix] * len(attack.texts), attack.tokens)
+        losses = zip(attack.texts, attack.scored, self.clean[kind], attacked, strict=True)
         return [
             {
-                "attack": found.attack,
-                "split": found.split,
-                "search": found.search,
-                "found_for": found.found_for,
+                "attack": attack.attack,
+                "split": attack.split,
+                "search": attack.search,
+                "found_for": attack.found_for,
                 "model": self.model,
                 "example_id": text.example_id,
                 "source": text.source,

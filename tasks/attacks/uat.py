@@ -33,9 +33,9 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
         searching = judge.searching(attack.search_precision)
         longest = attack.trigger_tokens + max(map(len, search_texts))
         compile_search(settings, searching, longest)
-        found: dict[str, TriggerSearch] = {}
+        searches: dict[str, TriggerSearch] = {}
         for name in ("gradient", "blind"):
-            found[name] = TriggerSearch(
+            searches[name] = TriggerSearch(
                 searching.counted_anew(),
                 search_texts,
                 usable_V,
@@ -44,15 +44,15 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
                 with_gradient=name == "gradient",
                 state=ledger.searches.get(name),
             )
-            _follow(run, ledger, name, found[name])
+            _follow(run, ledger, name, searches[name])
         clean = mean_loss(judge, [], search_texts)
-        triggers = {name: _searched(search, clean) for name, search in found.items()}
+        triggers = {name: _searched(search, clean) for name, search in searches.items()}
         controls = control_triggers(usable_V, attack, config.seed)
         pair = (triggers["gradient"], triggers["blind"])
         parts = [judged[first : first + DOCUMENTS_IN_A_PART] for first in range(0, len(judged), DOCUMENTS_IN_A_PART)]
         keys = run.each(parts, lambda part: _rows(config.model, judge, part, *pair, controls), "parts", "judging")
     run.merge_records(keys, KEY_COLUMNS)
-    return UatResult(**triggers, rank_correlation=found["gradient"].rank_correlation)
+    return UatResult(**triggers, rank_correlation=searches["gradient"].rank_correlation)
 
 
 def _searched(search: TriggerSearch, clean: float) -> TriggerSearched:

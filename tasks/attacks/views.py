@@ -20,9 +20,9 @@ def dead_marked(document: Document, dead: Collection[str]) -> Document:
     """The document, where a model with dead layers is called so in bold wherever a table names it."""
 
     def marked(cell: object) -> object:
-        if not isinstance(cell, str) or not (of := [part for part in re.split(r", | - ", cell) if part in dead]):
+        if not isinstance(cell, str) or not (parts := [part for part in re.split(r", | - ", cell) if part in dead]):
             return cell
-        which = f": {', '.join(of)}" if " - " in cell else ""
+        which = f": {', '.join(parts)}" if " - " in cell else ""
         return f"**{cell} (dead{which})**"
 
     def whole(table: Table) -> Table:
@@ -33,7 +33,7 @@ def dead_marked(document: Document, dead: Collection[str]) -> Document:
     return replace(document, sections=sections)
 
 
-def comparison_table(results: AttackResults, given: Answered) -> Table:
+def comparison_table(results: AttackResults, answered: Answered) -> Table:
     asked, run = results.primary.primary, results.run_of("transfer")
     how = "by exchanges within sources (of n sources never below 2 / 2^n)"
     if results.attacks[asked.attack].one_for_all:
@@ -44,7 +44,7 @@ def comparison_table(results: AttackResults, given: Answered) -> Table:
         f"ways. p {how}, for one comparison (adjusted: final_results.json); where there is none, nothing was tested, "
         f"and the interval stands for itself alone. Last, {COULD_SHOW}.",
         [*COMPARISON, "run"],
-        [[*row, run] for row in compared_rows(given)],
+        [[*row, run] for row in compared_rows(answered)],
     )
 
 

@@ -21,7 +21,7 @@ SIGNED = "{:+.3g}".format
 def arm_table(
     arms: Mapping[str, ArmMean],
     confidence_level: float,
-    of: str,
+    what: str,
     kinds: Mapping[str, str] | None = None,
     trivial: Mapping[str, float] | None = None,
     draws: str = "",
@@ -48,7 +48,7 @@ def arm_table(
         rows = [[*row, f"{mean / min(trivial.values()):.3f}"] for row, mean in zip(rows, means, strict=True)]
     level = percent(confidence_level)
     return Table(
-        f"{of}: mean over seeds, Student's t interval ({level}{draws}), standard deviation (ddof 1){multiple}.",
+        f"{what}: mean over seeds, Student's t interval ({level}{draws}), standard deviation (ddof 1){multiple}.",
         header,
         rows,
     )

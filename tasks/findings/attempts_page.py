@@ -70,25 +70,25 @@ def publish_attempts(run: StageRun, dag: Dag) -> None:
 def _page(run: StageRun, dag: Dag) -> str:
     nodes = {name: node for name, node in dag.nodes.items() if node.path != run.directory}
     by_run = {name: attempts_of(node.path) for name, node in nodes.items()}
-    took = {name: duration(sum(one.seconds for one in of_run)) for name, of_run in by_run.items() if of_run}
+    took = {name: duration(sum(row.seconds for row in of_run)) for name, of_run in by_run.items() if of_run}
     runs = {name: RunDirectory(node.path.parents[2], *node.path.parts[-3:]) for name, node in nodes.items()}
-    exact = [f"{nodes[name].label}: {said}." for name, of in runs.items() if (said := attempts.exactness(of))]
-    times = {name: told(rows_at_the_end(of.timing_file)) for name, of in runs.items()}
+    exact = [f"{nodes[name].label}: {text}." for name, runs_of in runs.items() if (text := attempts.exactness(runs_of))]
+    times = {name: told(rows_at_the_end(runs_of.timing_file)) for name, runs_of in runs.items()}
     phases = [[nodes[name].label, "; ".join(lines), name] for name, lines in times.items() if lines]
     rows = [
         [
-            *(nodes[name].label, one.number, _date(one.started_at), f"{one.seconds / 60:,.2f}", one.end),
+            *(nodes[name].label, row.number, _date(row.started_at), f"{row.seconds / 60:,.2f}", row.end),
             *(
-                f"{one.cpu_seconds / 60:,.2f}",
-                f"{one.peak_memory_bytes / 1e9:.2f}",
-                one.host,
-                one.device,
-                one.job,
+                f"{row.cpu_seconds / 60:,.2f}",
+                f"{row.peak_memory_bytes / 1e9:.2f}",
+                row.host,
+                row.device,
+                row.job,
                 name,
             ),
         ]
         for name, of_run in by_run.items()
-        for one in of_run
+        for row in of_run
     ]
     of_attempts = (
         "Each attempt: minutes, how it ended (one that was killed, at its last sign of life), minutes of processors, "
@@ -101,7 +101,7 @@ def _page(run: StageRun, dag: Dag) -> str:
         question="When and where each stage worked, how long, and what it used. Nothing here is part of a result: "
         "another run gives the same results in another time. The stage that wrote this page is not on it: it was still "
         "at work. Dates are in UTC, by the clocks of the hosts.",
-        facts=[*_totals([one for of_run in by_run.values() for one in of_run]), *exact],
+        facts=[*_totals([row for of_run in by_run.values() for row in of_run]), *exact],
         sections=[
             Section("Every stage", figures=[dag_figure(dag.with_notes(took))]),
             *[Section("Every training", tables=[Table(of_phases, ["stage", "time by phase", "run"], phases)])]
@@ -115,12 +115,12 @@ def _page(run: StageRun, dag: Dag) -> str:
 def _totals(every: Sequence[Attempt]) -> list[str]:
     if not every:
         return []
-    hosts = ", ".join(dict.fromkeys(one.host for one in every))
+    hosts = ", ".join(dict.fromkeys(row.host for row in every))
     return [
-        f"{len(every):,} attempts worked for {duration(sum(one.seconds for one in every))} together (processors: "
-        f"{duration(sum(one.cpu_seconds for one in every))}), on {hosts}. The first began "
-        f"{_date(min(one.started_at for one in every))}, the last ended {_date(max(one.ended_at for one in every))}. "
-        f"The most memory that a process of them had was {max(one.peak_memory_bytes for one in every) / 1e9:.2f} GB."
+        f"{len(every):,} attempts worked for {duration(sum(row.seconds for row in every))} together (processors: "
+        f"{duration(sum(row.cpu_seconds for row in every))}), on {hosts}. The first began "
+        f"{_date(min(row.started_at for row in every))}, the last ended {_date(max(row.ended_at for row in every))}. "
+        f"The most memory that a process of them had was {max(row.peak_memory_bytes for row in every) / 1e9:.2f} GB."
     ]
 
 

@@ -39,8 +39,8 @@ class AuditedKind(Result):
 
     @property
     def counted(self) -> list[str]:
-        of = f"{self.of:,}" if self.of else "-"
-        return [f"{self.asked:,}", of, f"{self.largest_difference:.1e} {self.unit}"]
+        total = f"{self.of:,}" if self.of else "-"
+        return [f"{self.asked:,}", total, f"{self.largest_difference:.1e} {self.unit}"]
 
 
 class AuditResult(Result):
@@ -111,9 +111,9 @@ class Audited:
         self.how, self._draw = how, durable.sha256_json(run.identity)
         self._kinds: dict[str, AuditedKind] = {}
 
-    def sample(self, what: str, of: int, count: int) -> list[int]:
+    def sample(self, what: str, total: int, count: int) -> list[int]:
         """The places of so many of `of` examples, sorted; all where there are fewer."""
-        return sample(self._draw, what, of, count)
+        return sample(self._draw, what, total, count)
 
     def ask(self, asked: Asked[Row], where: str = "") -> None:
         """Computes the drawn rows again; `where` tells draws of one kind apart."""
@@ -124,8 +124,8 @@ class Audited:
         for again in drawn:
             self._count(asked.kind, again, asked.unit, asked.tolerance)
         if drawn:
-            so_far, of = self._kinds[asked.kind], len(drawn) * len(asked.rows) // len(places)
-            self._kinds[asked.kind] = so_far.model_copy(update={"of": of + (so_far.of or 0)})
+            so_far, total = self._kinds[asked.kind], len(drawn) * len(asked.rows) // len(places)
+            self._kinds[asked.kind] = so_far.model_copy(update={"of": total + (so_far.of or 0)})
 
     def _count(self, kind: str, again: Again, unit: str, tolerance: float) -> None:
         scale = abs(again.scale)
@@ -174,9 +174,9 @@ def typical(values: np.ndarray, computed: float) -> float:
     return max(float(np.median(np.abs(values))), abs(computed)) or 1.0
 
 
-def sample(draw: object, what: str, of: int, count: int) -> list[int]:
+def sample(draw: object, what: str, total: int, count: int) -> list[int]:
     """The places of so many of `of` examples, sorted; all where there are fewer. A function of `draw` and `what`."""
-    return sorted(random.Random(f"{draw}, {what}").sample(range(of), min(count, of)))
+    return sorted(random.Random(f"{draw}, {what}").sample(range(total), min(count, total)))
 
 
 def repeat_audit(run: RunDirectory, entropy: int, own: Path | None = None) -> AuditResult:

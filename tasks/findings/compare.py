@@ -72,9 +72,10 @@ class Compared:
     def verdict(self) -> str:
         """What is shown of the metric that answers, and of the next of which anything is."""
         decided = [title for title, rows in self.differences.items() if any(row.better or row.worse for row in rows)]
-        told = {title: self.shown(title) for title in [*dict.fromkeys([self.first, *decided])][:2]}
+        clauses = {title: self.shown(title) for title in [*dict.fromkeys([self.first, *decided])][:2]}
         return " ".join(
-            f"{title}: {said[0].lower() if said[:3] == 'No ' else said[0]}{said[1:]}." for title, said in told.items()
+            f"{title}: {clause[0].lower() if clause[:3] == 'No ' else clause[0]}{clause[1:]}."
+            for title, clause in clauses.items()
         )
 
     @property
@@ -109,8 +110,8 @@ class Compared:
         made = comparison_table(rows, self.level, LEAST, together, higher_is_better=higher, words=words)
         return [self.called_in(made)]
 
-    def mean_table(self, arms: Mapping[str, ArmMean], of: str) -> Table:
-        return self.called_in(arm_table(arms, self.level, of))
+    def mean_table(self, arms: Mapping[str, ArmMean], what: str) -> Table:
+        return self.called_in(arm_table(arms, self.level, what))
 
     def called(self, text: str) -> str:
         """A text of the statistics, which call a repetition a seed, with its own name."""
@@ -141,7 +142,7 @@ def compare(
     }
     tables = {title: kept[title] for title, asked in pairs.items() if asked}
     higher = [title for title in tables if metrics[title].higher]
-    found = compare_together(
+    differences = compare_together(
         tables,
         {title: pairs[title] for title in tables},
         level,
@@ -150,7 +151,7 @@ def compare(
         allow_equal=True,
         sources=sources,
     )
-    return Compared(metrics, kept, found, level, varied)
+    return Compared(metrics, kept, differences, level, varied)
 
 
 def _pairs(metric: Metric, arms: Arms) -> list[Pair]:
@@ -162,8 +163,8 @@ def comparable(arms: Arms) -> dict[str, dict[str, float]]:
     """The arms with more than half of the repetitions, and of each those that all of them have."""
     most = max(map(len, arms.values()), default=0)
     kept = {arm: numbers for arm, numbers in arms.items() if len(numbers) > most / 2}
-    common = [one for one in next(iter(kept.values()), ()) if all(one in numbers for numbers in kept.values())]
-    return {arm: {one: numbers[one] for one in common} for arm, numbers in kept.items() if common}
+    common = [seed for seed in next(iter(kept.values()), ()) if all(seed in numbers for numbers in kept.values())]
+    return {arm: {seed: numbers[seed] for seed in common} for arm, numbers in kept.items() if common}
 
 
 def _too_few(comparisons: Sequence[Comparison], level: float) -> list[str]:
@@ -195,11 +196,11 @@ def _by_exchanges(comparisons: Sequence[Comparison], level: float) -> list[str]:
 def as_csv(values: Values, varied: str = "seed") -> str:
     """A line for each arm and repetition with a column for each metric, as `ratchet compare` takes it; what is not
     known is empty."""
-    lines = dict.fromkeys((arm, one) for arms in values.values() for arm, numbers in arms.items() for one in numbers)
+    lines = dict.fromkeys((arm, seed) for arms in values.values() for arm, numbers in arms.items() for seed in numbers)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["arm", varied, *map(no_formula, values)])
-    for arm, one in lines:
-        numbers = [arms.get(arm, {}).get(one) for arms in values.values()]
-        writer.writerow([no_formula(arm), one, *("" if number is None else repr(number) for number in numbers)])
+    for arm, seed in lines:
+        numbers = [arms.get(arm, {}).get(seed) for arms in values.values()]
+        writer.writerow([no_formula(arm), seed, *("" if number is None else repr(number) for number in numbers)])
     return file.getvalue()

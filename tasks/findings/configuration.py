@@ -74,20 +74,20 @@ class ArmsConfig(StageConfiguration):
         first, *others = self.arms
         return [(self.compare[0], self.compare[1])] if self.compare else [(other, first) for other in others]
 
-    def require_input(self, role: str, given: StageInput) -> None:
+    def require_input(self, role: str, stage: StageInput) -> None:
         """BadInput for a stage of an arm without the metric."""
-        self.number_of(given)
+        self.number_of(stage)
 
     def number_of(self, stage: StageInput) -> tuple[float | None, bool | None]:
         """The metric in a stage's result, by its dotted name or the last part of it, where `best_validation_` may be
         left out, None where it holds none; whether higher is better, where a training said so. BadInput where none is
         called so, or several."""
         every = {name: (_names(name), value, higher) for name, value, higher in _numbers(stage.result)}
-        numbers = {name: of for name, of in every.items() if of[1] is not None}
+        numbers = {name: entry for name, entry in every.items() if entry[1] is not None}
         if not any(self.metric in names for names, *_ in numbers.values()):  # it diverged, say
-            numbers |= {name: of for name, of in every.items() if self.metric in of[0]}
-        found = [name for name, (names, *_) in numbers.items() if self.metric in names]
-        exact = [name for name in found if self.metric in numbers[name][0][:2]] or found
+            numbers |= {name: entry for name, entry in every.items() if self.metric in entry[0]}
+        holders = [name for name, (names, *_) in numbers.items() if self.metric in names]
+        exact = [name for name in holders if self.metric in numbers[name][0][:2]] or holders
         if len(exact) != 1:
             hint = did_you_mean(self.metric, [other for names, *_ in numbers.values() for other in names])
             raise BadInput(

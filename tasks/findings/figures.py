@@ -250,7 +250,7 @@ def against(
 
 def maps(name: str, caption: str, panels: Mapping[str, np.ndarray]) -> Figure:
     """Maps [rows, columns] beside one another: the larger a value, the darker its cell; one that is NaN stays empty."""
-    low, high = (float(of([of(values) for values in panels.values()])) for of in (np.nanmin, np.nanmax))
+    low, high = (float(extreme([extreme(values) for values in panels.values()])) for extreme in (np.nanmin, np.nanmax))
 
     def draw(canvas: Canvas) -> None:
         from matplotlib.patches import PathPatch

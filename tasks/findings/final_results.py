@@ -99,10 +99,10 @@ def changes_of(stage: StageInput) -> list[dict[str, Any]]:
 def numerics_changed(stages: Mapping[str, list[dict[str, Any]]]) -> list[str]:
     """The cautions that there were changes (`changes_of`) in these stages: between attempts, or within a training."""
     cautions = [
-        said.format(stage=stage, told=", ".join(told))
-        for key, said in CHANGED_WITHIN.items()
+        sentence.format(stage=stage, told=", ".join(values))
+        for key, sentence in CHANGED_WITHIN.items()
         for stage, changes in stages.items()
-        if (told := within(changes, key))
+        if (values := within(changes, key))
     ]
     if other := [stage for stage, changes in stages.items() if not all(map(is_within, changes))]:
         cautions.append(

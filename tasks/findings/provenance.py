@@ -110,10 +110,10 @@ def _stage_table(
 ) -> Table:
     rows = []
     for stage, directory in runs.items():
-        of, source = provenance[stage], sources[stage]
+        origin, source = provenance[stage], sources[stage]
         commit, dirty = source.get("commit") or "unknown", source.get("dirty_digest") or "none"
         place = Link(directory, f"{ROOT_OF_RUNS}/{directory}/")
-        rows.append([stage, place, of.stage_version, of.outputs_digest[:12], commit[:12], dirty[:12]])
+        rows.append([stage, place, origin.stage_version, origin.outputs_digest[:12], commit[:12], dirty[:12]])
     return Table(
         "Run directories below the root of all runs, and what the stages read and wrote.",
         ["stage", "run directory", "version", "outputs digest", "Ratchet's commit", "its uncommitted changes"],

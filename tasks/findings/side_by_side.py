@@ -22,18 +22,18 @@ def report(run: StageRun, config: ArmsConfig, **inputs: StageInput) -> Published
     diverged, and is told."""
     require_verified(inputs)
     every: dict[str, dict[str, float | None]] = {arm: {} for arm in config.arms}
-    said: set[bool | None] = set()
+    directions: set[bool | None] = set()
     for arm, of_arm in config.arms.items():
         for value in of_arm:
             number, higher = config.number_of(inputs[role_of(arm, config.varied, value)])
             every[arm][value] = number
-            said.add(higher)
-    if config.higher_is_better is None and len(said - {None}) > 1:
+            directions.add(higher)
+    if config.higher_is_better is None and len(directions - {None}) > 1:
         raise BadInput(
             f"the arms' trainings disagree on whether a higher {config.metric} is better: say higher_is_better"
         )
-    higher = config.higher_is_better if config.higher_is_better is not None else (said - {None} or {None}).pop()
-    arms = {arm: {value: of for value, of in row.items() if of is not None} for arm, row in every.items()}
+    higher = config.higher_is_better if config.higher_is_better is not None else (directions - {None} or {None}).pop()
+    arms = {arm: {value: each for value, each in row.items() if each is not None} for arm, row in every.items()}
     metric = Metric(higher=higher, pairs=[[*pair] for pair in config.pairs])
     judged = {arm: arms[arm] for pair in config.pairs for arm in pair}
     title = config.metric.replace("_", " ")
@@ -53,16 +53,16 @@ def report(run: StageRun, config: ArmsConfig, **inputs: StageInput) -> Published
 
 def _diverged(every: Every, compared: Compared, config: ArmsConfig) -> list[str]:
     """What has no number, and what that costs."""
-    lost = {arm: [value for value, of in row.items() if of is None] for arm, row in every.items()}
+    lost = {arm: [value for value, number in row.items() if number is None] for arm, row in every.items()}
     names = ", ".join(f"{arm} ({config.varied} {', '.join(values)})" for arm, values in lost.items() if values)
     (kept,) = compared.values.values()
     without = dict.fromkeys(arm for pair in config.pairs for arm in pair if arm not in kept)
-    said = {
+    listing = {
         f"**Diverged, without a {config.metric}: {names}.** Such a {config.varied} is left out of every arm that is "
         "compared, which spares the one that diverged.": names,
         f"**Not comparable: {', '.join(without)}**, of which too few are left.": without,
     }
-    return [text for text, holds in said.items() if holds]
+    return [text for text, holds in listing.items() if holds]
 
 
 def _document(
@@ -71,9 +71,14 @@ def _document(
     metric, diverged = config.metric.replace("_", " "), _diverged(every, compared, config)
     arms = {name: arm_mean(of_arm, config.confidence_level) for name, of_arm in values.items() if of_arm}
     rows = [
-        [arm, value, "diverged" if of is None else f"{of:.6g}", inputs[role_of(arm, config.varied, value)].path.name]
+        [
+            arm,
+            value,
+            "diverged" if number is None else f"{number:.6g}",
+            inputs[role_of(arm, config.varied, value)].path.name,
+        ]
         for arm, of_arm in every.items()
-        for value, of in of_arm.items()
+        for value, number in of_arm.items()
     ]
     limits = [*diverged, *compared.not_shown]
     if config.varied != "seed":
@@ -85,7 +90,9 @@ def _document(
     shown = compared.shown(metric) if compared.first else "Nothing can be compared"
     verdict = f"{shown[0].upper()}{shown[1:]}."
     if diverged:
-        verdict += f" {sum(of is None for row in every.values() for of in row.values())} of {len(rows)} runs diverged."
+        verdict += (
+            f" {sum(number is None for row in every.values() for number in row.values())} of {len(rows)} runs diverged."
+        )
     return Document(
         config.question or f"{run.run.study}: {metric} of {', '.join(values)}",
         verdict,

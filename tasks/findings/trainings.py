@@ -140,7 +140,7 @@ def training_curves(caption: str, points: Mapping[str, Sequence[Sequence[float]]
 
 def arm_tables(
     results: ArmsResults,
-    of: str,
+    what: str,
     arms: Mapping[str, ArmMean],
     differences: Sequence[Comparison],
     trivial: Mapping[str, float],
@@ -149,6 +149,6 @@ def arm_tables(
     """The means of `arms`, whose values are named `of`, beside what needs no learning, and their differences."""
     level = results.confidence_level
     return [
-        arm_table(arms, level, of, kinds, trivial),
+        arm_table(arms, level, what, kinds, trivial),
         comparison_table(differences, level, results.min_seeds, results.together),
     ]

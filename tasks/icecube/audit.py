@@ -93,14 +93,16 @@ def _events(folder: Path, facts: SplitFacts) -> dict[Key, dict[str, Any]]:
     return {(row["event_id"], row["batch_id"]): row for row in kept[: facts.events]}
 
 
-def _constant(said: Constant, meta: Meta) -> Asked[float]:
+def _constant(recorded: Constant, meta: Meta) -> Asked[float]:
     """The best constant direction: the angle that it gives, and that no other was found to be better."""
     azimuth, zenith = (np.array([row[name] for row in meta.values()]) for name in ("azimuth", "zenith"))
     truth = np.array([_unit(*angles) for angles in zip(azimuth, zenith, strict=True)])
-    given = _degrees(truth, _unit(math.radians(said.azimuth_degrees), math.radians(said.zenith_degrees))).mean()
-    both = [float(given), best_constant(azimuth, zenith).best_constant_degrees]
+    mean = _degrees(truth, _unit(math.radians(recorded.azimuth_degrees), math.radians(recorded.zenith_degrees))).mean()
+    both = [float(mean), best_constant(azimuth, zenith).best_constant_degrees]
     where, kind = "the angle of the best constant direction", "trivial angle"
-    return Asked(kind, both, lambda one: [Again(where, said.best_constant_degrees, one)], "degrees", AUDITED[kind])
+    return Asked(
+        kind, both, lambda best: [Again(where, recorded.best_constant_degrees, best)], "degrees", AUDITED[kind]
+    )
 
 
 def _angles(role: str, stage: StageInput, meta: Meta, pulses: Mapping[Key, Any], where: torch.device) -> list[Again]:
@@ -135,18 +137,21 @@ def _fails(stage: StageInput, config: AuditConfig, events: StageInput, look: Sta
 
 def _outputs(trained: StageInput, config: AuditConfig, events: StageInput, look: StageInput) -> Asked[Again]:
     """What is said of the outputs of the training."""
-    said, asked = TrainResult.read(trained), trained.configuration(TrainConfig).model_copy(update=_here(config))
+    recorded, asked = TrainResult.read(trained), trained.configuration(TrainConfig).model_copy(update=_here(config))
     prepared = Prepared.of(asked, events, look, asked.trained.inputs)
     network = _network(trained.path / "model").to(device(config.execution))
-    found = looked_at_again(network, prepared.batches(prepared.data.validation))
-    shares = found.outputs.dead_shares.items()
+    outputs = looked_at_again(network, prepared.batches(prepared.data.validation))
+    shares = outputs.outputs.dead_shares.items()
     again = [
-        Again("the spread of the outputs", said.outputs.spread_ratio, found.outputs.spread_ratio),
-        Again("the largest difference of an answer", said.largest_difference, found.largest_difference),
-        *(Again(f"dead units of {unit}", said.outputs.dead_shares.get(unit, math.nan), now) for unit, now in shares),
+        Again("the spread of the outputs", recorded.outputs.spread_ratio, outputs.outputs.spread_ratio),
+        Again("the largest difference of an answer", recorded.largest_difference, outputs.largest_difference),
+        *(
+            Again(f"dead units of {unit}", recorded.outputs.dead_shares.get(unit, math.nan), now)
+            for unit, now in shares
+        ),
     ]
     kind = "outputs of the training"
-    return Asked(kind, again, lambda one: [one], "of 1", AUDITED[kind])
+    return Asked(kind, again, lambda each: [each], "of 1", AUDITED[kind])
 
 
 def _here(config: AuditConfig) -> dict[str, Any]:
@@ -174,8 +179,8 @@ def _features(pulses: Any, model: Path) -> torch.Tensor:
     values = []
     for step in durable.read_json(model / "normaliser.json")["steps"]:
         require(step["name"] in pulses, f"the normaliser in {model} is of columns of pulses", step["name"], [*pulses])
-        of, added = pulses[step["name"]].to_numpy(np.float64), step["logarithm_of_plus"]
-        values.append(((of if added is None else np.log10(of + added)) - step["offset"]) / step["scale"])
+        column, added = pulses[step["name"]].to_numpy(np.float64), step["logarithm_of_plus"]
+        values.append(((column if added is None else np.log10(column + added)) - step["offset"]) / step["scale"])
     return torch.tensor(np.stack(values, axis=1)[None], dtype=torch.float32)
 
 

@@ -81,7 +81,7 @@ def read_geometry(folder: Path, digests: Digests = NONE) -> np.ndarray:
             raise ValueError(f"there is no column {missing[0]!r}, and columns are separated by commas")
         for row in reader:
             place = [float(row[axis]) for axis in "xyz"]
-            if int(row["sensor_id"]) != len(places) or not all(abs(one) <= LARGEST for one in place):
+            if int(row["sensor_id"]) != len(places) or not all(abs(coordinate) <= LARGEST for coordinate in place):
                 raise ValueError(f"sensor ids must be 0, 1, 2, ... in this order, each with a finite place, not {row}")
             places.append(place)
         if not places:

@@ -188,5 +188,5 @@ class FinalResults(StudyResults):
     def scaling_heals(self) -> bool:
         """Scaling the inputs heals, and nothing else does, each trial against the one as found."""
         alone = [trial for trial in self.trials.values() if trial.changes in SCALING]
-        found = bool(self.control and alone and self.raw)
-        return found and all(trial.healed for trial in alone) and not self.raw.keys() & self.healed.keys()
+        known = bool(self.control and alone and self.raw)
+        return known and all(trial.healed for trial in alone) and not self.raw.keys() & self.healed.keys()

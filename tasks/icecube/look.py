@@ -75,11 +75,11 @@ def best_constant(azimuth: np.ndarray, zenith: np.ndarray) -> Constant:
     grid = np.stack([turns % (2 * math.pi), np.arccos(heights)], axis=1)  # a Fibonacci lattice
     sample = truth if len(truth) <= GRID else truth[:: len(truth) // GRID]
     means = angle(from_angles(*torch.from_numpy(grid).T)[:, None], sample).mean(1)
-    found = minimize(
+    optimum = minimize(
         mean_angle, grid[int(means.argmin())], method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-9}
     )
     return Constant(
-        azimuth_degrees=math.degrees(found.x[0]) % 360,
-        zenith_degrees=math.degrees(found.x[1]),
-        best_constant_degrees=math.degrees(found.fun),
+        azimuth_degrees=math.degrees(optimum.x[0]) % 360,
+        zenith_degrees=math.degrees(optimum.x[1]),
+        best_constant_degrees=math.degrees(optimum.fun),
     )

@@ -19,12 +19,12 @@ def direction(vectors: torch.Tensor) -> torch.Tensor:
     return nn.functional.normalize(vectors, dim=-1, eps=SHORTEST)
 
 
-def angle(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def angle(first: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Angles in radians [...] between unit vectors [..., 3]: 2 atan2(|a - b|, |a + b|).
 
     The gradient is finite everywhere; between equal or opposite vectors, where there is none, it is 0.
     """
-    return 2 * torch.atan2(_length(one - other), _length(one + other))
+    return 2 * torch.atan2(_length(first - other), _length(first + other))
 
 
 def _length(vectors: torch.Tensor) -> torch.Tensor:

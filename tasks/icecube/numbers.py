@@ -162,11 +162,11 @@ def gates(
     largest = float(np.abs([*ranges(look).values()]).max())
     yield at_most("largest input after normalising", largest, asked.max_absolute_z or math.inf)
     normaliser = scaled_by(asked.scaling, LookResult.read(look).columns)
-    given = {"normalised": normaliser, "raw": Normaliser.none(FEATURES)}
+    normalisers = {"normalised": normaliser, "raw": Normaliser.none(FEATURES)}
     wrong = int(normaliser_of(look) != normaliser)
     for role in kept:
         trained = config if role == "trained" else inputs[role].configuration(TrialConfig)
-        wrong += Normaliser.load(inputs[role].path / "model") != given[trained.trained.inputs]
+        wrong += Normaliser.load(inputs[role].path / "model") != normalisers[trained.trained.inputs]
     yield at_most("normalisers other than that of the statistics of the inputs", wrong, 0)
     away = {role: abs(float(angles_of(inputs[role]).mean()) - angle) for role, angle in kept.items()}
     worst = max(away, key=lambda role: away[role])

@@ -50,11 +50,11 @@ def pulses(run: StageRun, config: PulsesConfig) -> dict[str, Any]:
         )
 
     def counted(batch_id: int) -> list[dict[str, Any]]:
-        found, file = pulse_table(folder, batch_id, digests), batch_file(folder, batch_id)
+        table, file = pulse_table(folder, batch_id, digests), batch_file(folder, batch_id)
         first, end = np.searchsorted(numbers, [batch_id, batch_id + 1]).tolist()
         of_file = meta.slice(first, end - first)
-        skipped = require_sound(found, of_file, places, file, events.skip_bad_events)
-        row = {"batch_id": batch_id, "split": split_of[batch_id], "events": len(of_file), "pulses": len(found)}
+        skipped = require_sound(table, of_file, places, file, events.skip_bad_events)
+        row = {"batch_id": batch_id, "split": split_of[batch_id], "events": len(of_file), "pulses": len(table)}
         if events.skip_bad_events:
             row |= _left_out(run, skipped, twice, of_file, file)
         return [row]
@@ -99,7 +99,7 @@ def _left_out(
 
     BadInput where none is left.
     """
-    told = [one for ids in skipped.values() for one in ids]
+    told = [event for ids in skipped.values() for event in ids]
     if elsewhere := sorted(set(np.intersect1d(values(of_file, "event_id"), twice).tolist()) - set(told)):
         skipped = skipped | {f"is there twice in {META}, of two files": elsewhere}
     for what, ids in skipped.items():

@@ -42,10 +42,10 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
     """Every number of the study, after what can be computed again was."""
     splits, look = splits_of(inputs["events"]), LookResult.read(inputs["look"])
     trivial, training = look.trivial.best_constant_degrees, training_of(inputs, splits)
-    batch, of = batch_of(inputs["overfit"]), nested(inputs)
+    batch, stages = batch_of(inputs["overfit"]), nested(inputs)
     seeds = {
         name: [
-            trial_of(f"{name}, seed {seed}", of[name][seed], splits["train"].events, trivial)
+            trial_of(f"{name}, seed {seed}", stages[name][seed], splits["train"].events, trivial)
             for seed in config.trial_seeds
         ]
         for name in config.trials

@@ -20,10 +20,10 @@ def require_sound(
     without a value. With `skip` nothing is raised: returns what is wrong with which events, by their ids, each told
     once.
     """
-    told: np.ndarray = np.zeros(len(events), dtype=bool)
-    ids, found = values(events, "event_id"), {}
+    is_faulty: np.ndarray = np.zeros(len(events), dtype=bool)
+    ids, first = values(events, "event_id"), {}
     for wrong, what, row in _faults(table, events, sensors, file, skip):
-        if not (new := wrong & ~told).any():
+        if not (new := wrong & ~is_faulty).any():
             continue
         if not skip:
             where = f", the first in row {row:,}" if row else ""
@@ -31,8 +31,8 @@ def require_sound(
                 f"{file}: event {ids[wrong.argmax()]} {what} ({int(wrong.sum()):,} such events{where}). Repair it, or "
                 "leave out all that are not sound with events.skip_bad_events=true"
             )
-        found[what], told = ids[new].tolist(), told | wrong
-    return found
+        first[what], is_faulty = ids[new].tolist(), is_faulty | wrong
+    return first
 
 
 def _faults(
@@ -46,14 +46,14 @@ def _faults(
     unique, counts = np.unique(ids, return_counts=True)
     yield np.isin(ids, unique[counts > 1]), f"is there twice in {META}", None
     yield last < first, "has no pulses", None
-    for name, largest, said in (
+    for name, largest, fault in (
         ("zenith", np.pi, "a zenith that is not from 0 to pi"),
         ("azimuth", 2 * np.pi, "an azimuth that is not from 0 to 2 pi"),
     ):
         angle = values(events, name)
         yield ~np.isfinite(angle), f"has no finite direction ({name})", None
         # compared with what its precision can say: float32 has no pi, and the one nearest to it is above
-        yield (angle < 0) | (angle > angle.dtype.type(largest)), f"has {said}: is it in radians?", None
+        yield (angle < 0) | (angle > angle.dtype.type(largest)), f"has {fault}: is it in radians?", None
 
     pulses = as_pulses(table)
     if skip:
@@ -74,8 +74,8 @@ def _faults(
 
     for name in PULSES.names:
         if table[name].null_count:
-            found, row = of_events(table[name].is_null().to_numpy())
-            yield found, f"has a pulse without {name}", row
+            faulty, row = of_events(table[name].is_null().to_numpy())
+            yield faulty, f"has a pulse without {name}", row
     sensor, falls = values(table, "sensor_id"), np.append(False, np.diff(pulses.time) < 0)
     falls[begins] = False
     for wrong, what in (
@@ -85,8 +85,8 @@ def _faults(
         (pulses.charge < 0, "has a charge below 0"),
         (falls, "has pulses whose times fall"),
     ):
-        found, row = of_events(wrong)
-        yield found, what, row
+        faulty, row = of_events(wrong)
+        yield faulty, what, row
 
 
 def _require_in_a_row(first: np.ndarray, last: np.ndarray, pulses: int, file: Path) -> None:

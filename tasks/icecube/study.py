@@ -164,11 +164,11 @@ class Study(StudyBase):
 
     def changes_of(self, trial: Trial) -> list[str]:
         """Keys in which the trial differs from the training as it was found; none for the control."""
-        given, before = (
-            one.trained.model_dump() | self.budget_of(one).model_dump(include=OF_BUDGET)
-            for one in (trial, Trial(name=trial.name))
+        after, before = (
+            each.trained.model_dump() | self.budget_of(each).model_dump(include=OF_BUDGET)
+            for each in (trial, Trial(name=trial.name))
         )
-        return [name for name, value in given.items() if value != before[name]]
+        return [name for name, value in after.items() if value != before[name]]
 
 
 def _short(budget: Budget, steps: int, rate: float, batch: int) -> Budget:

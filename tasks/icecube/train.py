@@ -114,10 +114,10 @@ def train(
 
     model, batches = problem.model.eval(), prepared.batches(prepared.data.validation)
     with run.watched(config.execution.stall_minutes):
-        found = looked_at_again(model, batches)
-        require_diverse(found.outputs, config.min_spread_ratio, config.max_dead_share)
+        outputs = looked_at_again(model, batches)
+        require_diverse(outputs.outputs, config.min_spread_ratio, config.max_dead_share)
         prepared.keep(run, model, config.trained)
-    return found
+    return outputs
 
 
 def looked_at_again(model: DirectionNetwork, batches: EventBatches) -> TrainResult:

@@ -87,8 +87,8 @@ class Prepared:
 
         def rows(first: int) -> list[dict[str, Any]]:
             some = np.arange(first, min(first + EVENTS_IN_A_PART, len(files)))
-            found = angles(model, batches, some, self.config.execution.micro_batch_examples, run.progress.touch)
-            columns = (files.event_ids[some].tolist(), files.batch_ids[some].tolist(), found.tolist())
+            degrees = angles(model, batches, some, self.config.execution.micro_batch_examples, run.progress.touch)
+            columns = (files.event_ids[some].tolist(), files.batch_ids[some].tolist(), degrees.tolist())
             return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
 
         if finite:
@@ -115,20 +115,20 @@ def angles(
     model: nn.Module, batches: Batches, events: np.ndarray, at_once: int, touch: Callable[[], None] = lambda: None
 ) -> torch.Tensor:
     """The angle of each of these events in degrees, fp64 [N], on the CPU."""
-    found = []
+    degrees = []
     for first in range(0, len(events), at_once):
         batch = batches(events[first : first + at_once])
-        found.append(angle(predicted(model, batch, at_once).double(), batch.directions.double()).rad2deg().cpu())
+        degrees.append(angle(predicted(model, batch, at_once).double(), batch.directions.double()).rad2deg().cpu())
         touch()
-    return torch.cat(found)
+    return torch.cat(degrees)
 
 
 def judge(
     model: nn.Module, batches: Batches, events: np.ndarray, at_once: int, touch: Callable[[], None] = lambda: None
 ) -> dict[str, float]:
     """Mean and median angle of these events in degrees."""
-    found = angles(model, batches, events, at_once, touch)
-    return {ANGLE: float(found.mean()), "median_angle_degrees": float(found.median())}
+    degrees = angles(model, batches, events, at_once, touch)
+    return {ANGLE: float(degrees.mean()), "median_angle_degrees": float(degrees.median())}
 
 
 def spread_over(events: int, count: int, key: str) -> np.ndarray:

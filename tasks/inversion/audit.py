@@ -69,7 +69,7 @@ def audit(run: StageRun, config: AuditConfig, data: StageInput, probe: StageInpu
 
 def _facts(data: StageInput, splits: Mapping[str, Pairs]) -> Asked[str]:
     """The difficulty of the fixed matrices, and what needs no learning, by the file that trainings read."""
-    config, said = data.configuration(MatricesConfig), MatricesResult.read(data)
+    config, result = data.configuration(MatricesConfig), MatricesResult.read(data)
     shape = config.matrices
     known = drawn(config.seed, "measured", np.arange(MEASURED), shape.rank, shape.diagonal_in)
     mean = np.linalg.inv(known).reshape(MEASURED, -1).mean(0)
@@ -78,7 +78,7 @@ def _facts(data: StageInput, splits: Mapping[str, Pairs]) -> Asked[str]:
         x, y = (values.double().numpy() for values in (splits[split].x, splits[split].y))
         eigenvalues = np.linalg.eigvalsh(x.reshape(-1, shape.rank, shape.rank))
         condition = np.quantile(eigenvalues[:, -1] / eigenvalues[:, 0], QUANTILES)
-        facts: SplitFacts = getattr(said, split)
+        facts: SplitFacts = getattr(result, split)
         diagonal = shape.diagonal_in if split == INSIDE else shape.diagonal_out
         matrices = drawn(config.seed, split, np.arange(len(x)), shape.rank, diagonal)
         for what, kept, computed in (("entries", x, matrices), ("inverses", y, np.linalg.inv(matrices))):
@@ -102,34 +102,36 @@ def _error(
     network: EnergyNetwork, where: str, split: str, pairs: Pairs, recorded: np.ndarray, shape: Network, number: int
 ) -> Iterator[Again]:
     """The error on a matrix; of several that rounding allows the one that is nearest to its record."""
-    entries, said = pairs.x.shape[1], float(recorded[number])
+    entries, kept = pairs.x.shape[1], float(recorded[number])
     noise = normal_at(0, split, 0, np.array([number]), (entries,))
     inverses = _inverses(network, pairs.x[[number]], noise, shape.sampling_descent_steps)
     truth = torch.linalg.inv(pairs.x[number].double().reshape(math.isqrt(entries), -1)).flatten()
     errors = (inverses.double() - truth).square().mean(1).tolist()
-    nearest = min(errors, key=lambda error: abs(error - said))
-    yield Again(f"the error of {where} {number} of {split}", said, nearest, nearest)
+    nearest = min(errors, key=lambda error: abs(error - kept))
+    yield Again(f"the error of {where} {number} of {split}", kept, nearest, nearest)
 
 
 def _differences(cell: str, network: EnergyNetwork, trained: StageInput, fixed: Pairs) -> Asked[str]:
     """Answers and negatives of a matrix depend on how it comes by so much as was said: here and in `_negatives` the
     stage's own code computes, on the kept weights."""
-    said, config = TrainResult.read(trained), trained.configuration(TrainConfig)
+    result, config = TrainResult.read(trained), trained.configuration(TrainConfig)
     diffusion = Diffusion.cosine(config.network.diffusion_steps)
     noise = normal_at(0, INSIDE, 0, np.arange(len(fixed)), fixed.y.shape[1:])
     judge = Judge(fixed.x, fixed.y, noise, diffusion, config.network.sampling_descent_steps, len(fixed))
     kind = "dependence on how a matrix comes"
 
-    def again(of: str) -> Iterator[Again]:
-        if of == "answers":
-            recorded, computed = said.largest_difference, largest_difference(network, judge, FEW)
+    def again(what: str) -> Iterator[Again]:
+        if what == "answers":
+            recorded, computed = result.largest_difference, largest_difference(network, judge, FEW)
         else:
             difference, defect = descent_differences(network, config, diffusion)
             check = f"how much the negatives of {cell} depend on how a matrix comes"
-            require_equal(check, (said.descent_difference is None, said.descent_defect), (difference is None, defect))
-            recorded, computed = said.descent_difference or 0.0, difference or 0.0
+            require_equal(
+                check, (result.descent_difference is None, result.descent_defect), (difference is None, defect)
+            )
+            recorded, computed = result.descent_difference or 0.0, difference or 0.0
         yield Again(
-            f"how much the {of} of {cell} depend on how a matrix comes", recorded, computed, max(computed, ROUNDING)
+            f"how much the {what} of {cell} depend on how a matrix comes", recorded, computed, max(computed, ROUNDING)
         )
 
     return Asked(kind, ("answers", "negatives"), again, "of itself", AUDITED[kind])
@@ -142,7 +144,7 @@ def _arms_of(probe: StageInput) -> dict[Path, str]:
 
 
 def _negatives(
-    said: list[NegativeFacts],
+    recorded: list[NegativeFacts],
     network: EnergyNetwork,
     some: Pairs,
     trained: StageInput,
@@ -156,10 +158,10 @@ def _negatives(
     def again(look: NegativeFacts) -> Iterator[Again]:
         computed = look_at(look.arm, network, some, mining, look.time, look.descent_steps, config)
         for name in numbers:
-            kept, number = np.array([getattr(each, name) for each in said]), getattr(computed, name)
+            kept, number = np.array([getattr(each, name) for each in recorded]), getattr(computed, name)
             yield Again(f"{name} of the negatives of {look.arm}", getattr(look, name), number, typical(kept, number))
 
-    return Asked(kind, said, again, "of its usual size", AUDITED[kind], count)
+    return Asked(kind, recorded, again, "of its usual size", AUDITED[kind], count)
 
 
 def _inverses(network: nn.Module, x: torch.Tensor, noise: torch.Tensor, descents: int) -> torch.Tensor:

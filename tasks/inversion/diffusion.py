@@ -109,13 +109,13 @@ def invert(
 
     Each row by itself, with the corrected descent whatever a network was trained with: arms differ in training alone.
     """
-    y, found = noise, noise
+    y, best = noise, noise
     for step in reversed(range(len(diffusion))):
         t = torch.full((len(x),), step, dtype=torch.long, device=x.device)
         signal = diffusion.signal(t)
         _, gradient = energy_and_gradient(network, x, y, t)
         clean = ((y - diffusion.noise(t) * gradient) / signal).clamp(-CLAMP, CLAMP)
-        found = descend(network, diffusion, x, signal * clean, t, descent_steps).y / signal
+        best = descend(network, diffusion, x, signal * clean, t, descent_steps).y / signal
         if step:
-            y = diffusion.signal(t - 1) * found
-    return found
+            y = diffusion.signal(t - 1) * best
+    return best

@@ -29,11 +29,11 @@ class EnergyNetwork(nn.Module):
         self.last = nn.Linear(width, entries)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        told = self.time(self.steps)  # of every step, which is less work than of every row
+        times = self.time(self.steps)  # of every step, which is less work than of every row
         first, *further = self.layers
         hidden = functional.silu(first(torch.cat([(x - self.mean) / self.deviation, y], dim=-1)))
         for layer, scales in zip(further, self.scales, strict=True):
-            scale, shift = scales(told)[t].chunk(2, dim=-1)
+            scale, shift = scales(times)[t].chunk(2, dim=-1)
             hidden = functional.silu(layer(hidden) * (1 + scale) + shift)
         return self.last(hidden).square().sum(-1)
 

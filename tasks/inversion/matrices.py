@@ -48,17 +48,17 @@ def drawn(seed: int, purpose: str, indices: np.ndarray, rank: int, diagonal: flo
 
 def pairs(matrices: np.ndarray) -> Pairs:
     """The matrices [N, n, n], of whatever precision, with their inverses. CheckFailed names one that has none."""
-    given = np.asarray(matrices, dtype=np.float64)
-    count, rank = given.shape[:2]
+    fp64 = np.asarray(matrices, dtype=np.float64)
+    count, rank = fp64.shape[:2]
     try:
-        inverses = np.linalg.inv(given)
+        inverses = np.linalg.inv(fp64)
     except np.linalg.LinAlgError:
-        inverses = np.full_like(given, np.nan)
-        for number, matrix in enumerate(given):
+        inverses = np.full_like(fp64, np.nan)
+        for number, matrix in enumerate(fp64):
             if np.linalg.matrix_rank(matrix) == rank:
                 inverses[number] = np.linalg.inv(matrix)
-    left = np.abs(given @ inverses - np.eye(rank)).max(axis=(1, 2), initial=0.0)
-    scale = np.abs(given).max(axis=(1, 2)) * np.abs(inverses).max(axis=(1, 2))
+    left = np.abs(fp64 @ inverses - np.eye(rank)).max(axis=(1, 2), initial=0.0)
+    scale = np.abs(fp64).max(axis=(1, 2)) * np.abs(inverses).max(axis=(1, 2))
     wrong = ~(left <= WORST_INVERSE * np.maximum(scale, 1)) | ~(scale < 1 / np.finfo(np.float64).eps)
     if wrong.any():
         worst = int(np.flatnonzero(wrong)[0])
@@ -68,7 +68,7 @@ def pairs(matrices: np.ndarray) -> Pairs:
             "a smallest singular value well above 0",
             "Its inverse would be a random number: raise the diagonal that is added",
         )
-    flat = [torch.from_numpy(one.reshape(count, rank * rank).astype(np.float32)) for one in (given, inverses)]
+    flat = [torch.from_numpy(values.reshape(count, rank * rank).astype(np.float32)) for values in (fp64, inverses)]
     return Pairs(*flat)
 
 
@@ -90,10 +90,10 @@ def matrices(run: StageRun, config: MatricesConfig) -> MatricesResult:
     facts: dict[str, SplitFacts] = {}
     tensors: dict[str, torch.Tensor] = {}
     for split, diagonal in diagonals.items():
-        given = drawn(config.seed, split, np.arange(asked.validation_matrices), asked.rank, diagonal)
-        found = pairs(given)
-        tensors |= {f"{split}.x": found.x, f"{split}.y": found.y}
-        facts[split] = _facts(given, found, diagonal, known.y.mean(0))
+        split_matrices = drawn(config.seed, split, np.arange(asked.validation_matrices), asked.rank, diagonal)
+        split_pairs = pairs(split_matrices)
+        tensors |= {f"{split}.x": split_pairs.x, f"{split}.y": split_pairs.y}
+        facts[split] = _facts(split_matrices, split_pairs, diagonal, known.y.mean(0))
     with run.publish_file(FILE) as file:
         save_file(tensors, file)
     return MatricesResult(**facts, input_mean=mean.tolist(), input_deviation=deviation.tolist())
@@ -105,18 +105,18 @@ def fixed_pairs(data: StageInput, split: str) -> Pairs:
     return Pairs(tensors[f"{split}.x"], tensors[f"{split}.y"])
 
 
-def _facts(given: np.ndarray, found: Pairs, diagonal: float, mean_inverse: torch.Tensor) -> SplitFacts:
-    eigenvalues = np.linalg.eigvalsh(given)
+def _facts(values: np.ndarray, fixed: Pairs, diagonal: float, mean_inverse: torch.Tensor) -> SplitFacts:
+    eigenvalues = np.linalg.eigvalsh(values)
     smallest = float(eigenvalues.min())
     if not smallest >= diagonal * (1 - ROUNDING):
         raise CheckFailed("no eigenvalue is below the diagonal that was added", smallest, diagonal)
     condition = np.quantile(eigenvalues[:, -1] / eigenvalues[:, 0], QUANTILES)
     return SplitFacts(
-        matrices=len(found),
+        matrices=len(fixed),
         smallest_eigenvalue=smallest,
         condition=condition.tolist(),
-        clamped_share=float((found.y.abs() > CLAMP).double().mean()),
+        clamped_share=float((fixed.y.abs() > CLAMP).double().mean()),
         trivial=Trivial(
-            zero=float(found.y.double().square().mean()), mean=float((found.y - mean_inverse).double().square().mean())
+            zero=float(fixed.y.double().square().mean()), mean=float((fixed.y - mean_inverse).double().square().mean())
         ),
     )

@@ -23,16 +23,16 @@ from tasks.training.draws import normal_at
 def probe(run: StageRun, config: ProbeConfig, data: StageInput, **trained: StageInput) -> ProbeResult:
     """Looks at the negatives of each arm's network; `trained` are their trainings, by arm."""
     some = fixed_pairs(data, "validation").first(config.probe.matrices)
-    found: list[NegativeFacts] = []
+    negatives: list[NegativeFacts] = []
     looks = len(trained) * len(config.probe.times) * len(config.probe.descent_steps)
     for arm, training in trained.items():
         mining = training.configuration(TrainConfig).mining
         network = load_network(training, some.y.shape[1], config.network)
         for time in config.probe.times:
             for steps in config.probe.descent_steps:
-                run.step(len(found), looks, "looks", note=arm)
-                found.append(look_at(arm, network, some, mining, time, steps, config))
-    return ProbeResult(negatives=found)
+                run.step(len(negatives), looks, "looks", note=arm)
+                negatives.append(look_at(arm, network, some, mining, time, steps, config))
+    return ProbeResult(negatives=negatives)
 
 
 def look_at(
@@ -49,7 +49,7 @@ def look_at(
         gap = true - false
     distance = (negatives - some.y).norm(dim=-1) / some.y.norm(dim=-1)
     rank = math.isqrt(some.y.shape[1])
-    x, made, true_y = (of.reshape(-1, rank, rank) for of in (some.x, negatives, some.y))
+    x, made, true_y = (values.reshape(-1, rank, rank) for values in (some.x, negatives, some.y))
     ours, theirs = torch.linalg.svdvals(made), torch.linalg.svdvals(true_y)
     return NegativeFacts(
         arm=arm,

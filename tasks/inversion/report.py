@@ -61,8 +61,10 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
     fixed, asked = MatricesResult.read(inputs["data"]), inputs["data"].configuration(MatricesConfig).matrices
     trivial, count = fixed.validation.trivial, asked.validation_matrices
     pilot = pilot_of(inputs["pilot"], trivial)
-    of = nested(inputs)
-    cells = {arm: {str(n): Cell.of(f"{arm}, seed {n}", of[arm][n], count) for n in config.seeds} for arm in config.arms}
+    stages = nested(inputs)
+    cells = {
+        arm: {str(n): Cell.of(f"{arm}, seed {n}", stages[arm][n], count) for n in config.seeds} for arm in config.arms
+    }
     every = {f"{arm}, seed {seed}": cell for arm, by_seed in cells.items() for seed, cell in by_seed.items()}
     patience = min(cell.config.budget.patience_validations or math.inf for cell in every.values())
     required = config.learned_ratio * min(trivial.by_name.values())
@@ -114,8 +116,8 @@ def compared(config: ReportConfig, arms: Mapping[str, ArmFacts]) -> tuple[list[C
     }
     pairs = [(arm, reference) for arm, reference in config.comparisons]
     unlearned = [name for name, arm in arms.items() if not arm.learned]
-    found = compare_arms(splits, pairs, config.confidence_level, config.min_seeds, unlearned)
-    return found["validation"], found["out_of_distribution"]
+    comparisons = compare_arms(splits, pairs, config.confidence_level, config.min_seeds, unlearned)
+    return comparisons["validation"], comparisons["out_of_distribution"]
 
 
 def descent_parts(reference: str, arms: Mapping[str, ArmFacts], differences: Sequence[Comparison]) -> list[DescentPart]:

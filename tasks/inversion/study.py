@@ -107,16 +107,16 @@ class Study(StudyBase):
     def comparisons(self) -> list[list[str]]:
         """Each arm with the reference and with the one that it is against, and each as-published descent with the
         corrected one of the same arm; no two arms twice."""
-        found = [[arm.name, self.reference] for arm in self.arms if arm.name != self.reference]
-        found += [[arm.name, arm.against] for arm in self.arms if arm.against]
+        pairs = [[arm.name, self.reference] for arm in self.arms if arm.name != self.reference]
+        pairs += [[arm.name, arm.against] for arm in self.arms if arm.against]
         corrected = {f"{arm.mining!r} {self.budget_of(arm)!r}": arm.name for arm in self.arms}
         for arm in self.arms:
             if arm.uses_descent and arm.descent == "as-published":
                 other = arm.mining.model_copy(update={"descent": "corrected"})
                 if name := corrected.get(f"{other!r} {self.budget_of(arm)!r}"):
-                    found.append([arm.name, name])
-        first = {frozenset(pair): pair for pair in reversed(found)}
-        return [pair for pair in found if first[frozenset(pair)] is pair]
+                    pairs.append([arm.name, name])
+        first = {frozenset(pair): pair for pair in reversed(pairs)}
+        return [pair for pair in pairs if first[frozenset(pair)] is pair]
 
     @property
     def pilot_budget(self) -> Budget:

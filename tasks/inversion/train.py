@@ -78,9 +78,9 @@ def descent_differences(
     if not config.mining.uses_descent:
         return None, ""
     ways = descent_ways(copy.deepcopy(network).double(), config, diffusion)
-    found = largest_differences(ways, np.arange(min(CHECKED, config.budget.effective_batch_examples)))
-    wrong = {name: difference for name, difference in found.items() if not difference <= TOLERANCE}
-    return max(found.values()), ", ".join(wrong)
+    largest = largest_differences(ways, np.arange(min(CHECKED, config.budget.effective_batch_examples)))
+    wrong = {name: difference for name, difference in largest.items() if not difference <= TOLERANCE}
+    return max(largest.values()), ", ".join(wrong)
 
 
 def descent_ways(network: torch.nn.Module, config: TrainConfig, diffusion: Diffusion) -> dict[str, Way]:
@@ -92,10 +92,10 @@ def descent_ways(network: torch.nn.Module, config: TrainConfig, diffusion: Diffu
         return mine(network, _exact(batches(indices, 0)), diffusion, config.mining).y
 
     def step_by_step(indices: np.ndarray) -> torch.Tensor:
-        batch, one = _exact(batches(indices, 0)), config.mining
-        y = mine(network, batch, diffusion, one.model_copy(update={"descent_steps": 1})).y
-        for _ in range(one.descent_steps - 1):
-            y = descend(network, diffusion, batch.x, y, batch.t, 1, one.step_scale, one.descent).y
+        batch, mining = _exact(batches(indices, 0)), config.mining
+        y = mine(network, batch, diffusion, mining.model_copy(update={"descent_steps": 1})).y
+        for _ in range(mining.descent_steps - 1):
+            y = descend(network, diffusion, batch.x, y, batch.t, 1, mining.step_scale, mining.descent).y
         return y
 
     return batchwise(mined, BATCH) | {"step by step": step_by_step}
@@ -108,7 +108,7 @@ def _exact(batch: Batch) -> Batch:
 def _keep_errors(run: StageRun, errors: dict[str, torch.Tensor]) -> None:
     """Records: each matrix's squared error."""
     parts = {
-        split: [{"split": split, "matrix": number, "mse": value} for number, value in enumerate(found.tolist())]
-        for split, found in errors.items()
+        split: [{"split": split, "matrix": number, "mse": value} for number, value in enumerate(of_split.tolist())]
+        for split, of_split in errors.items()
     }
     run.merge_records(run.each(parts, list, "splits"), ("split", "matrix"))

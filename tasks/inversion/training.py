@@ -86,7 +86,7 @@ class Batches:
 def require_apart(trained: torch.Tensor, judged: torch.Tensor, split: str) -> None:
     """CheckFailed where a matrix is trained on and judged; both [N, d]."""
     alike = torch.isin(trained[:, 0], judged[:, 0])  # nearly none: the rest is compared for these alone
-    if shared := sum(bool((judged == one).all(1).any()) for one in trained[alike]):
+    if shared := sum(bool((judged == matrix).all(1).any()) for matrix in trained[alike]):
         raise CheckFailed(
             f"no matrix is in both train and {split}",
             f"{shared} of the {len(trained)} of a batch are",
@@ -118,18 +118,18 @@ class Judge:
     def predicted(self, network: nn.Module, indices: np.ndarray, at_once: int) -> torch.Tensor:
         """The inverses that are found for these matrices [B], so many at once; [B, d], of the network's precision."""
         network.eval()
-        kind, found = next(network.parameters()).dtype, []
+        kind, parts = next(network.parameters()).dtype, []
         for first in range(0, len(indices), at_once):
             some = torch.from_numpy(indices[first : first + at_once])
             x, noise = self.x[some].to(kind), self.noise[some].to(kind)
-            found.append(invert(network, self.diffusion, x, noise, self.descent_steps))
+            parts.append(invert(network, self.diffusion, x, noise, self.descent_steps))
             self.touch()
-        return torch.cat(found)
+        return torch.cat(parts)
 
     def errors(self, network: nn.Module) -> torch.Tensor:
         """The mean squared error of each matrix, fp64 [N], on the CPU."""
-        found = self.predicted(network, np.arange(len(self.x)), self.at_once)
-        return (found - self.y).double().square().mean(-1).cpu()
+        predicted = self.predicted(network, np.arange(len(self.x)), self.at_once)
+        return (predicted - self.y).double().square().mean(-1).cpu()
 
     def __call__(self, network: nn.Module) -> dict[str, float]:
         return {MSE: float(self.errors(network).mean())}
@@ -137,9 +137,9 @@ class Judge:
 
 def problem(config: TrainsEnergy, mining: Mining, data: StageInput, touch: Callable[[], None]) -> Problem:
     """A network of the configuration's seed, trained with negatives of `mining`."""
-    found, where, shape = MatricesResult.read(data), device(config.execution), config.network
+    facts, where, shape = MatricesResult.read(data), device(config.execution), config.network
     torch.manual_seed(config.seed)
-    mean, deviation = (torch.tensor(values) for values in (found.input_mean, found.input_deviation))
+    mean, deviation = (torch.tensor(values) for values in (facts.input_mean, facts.input_deviation))
     network = EnergyNetwork(config.matrices.entries, shape.width, shape.diffusion_steps, mean, deviation).to(where)
     judge = Judge.of(config, fixed_pairs(data, "validation"), "validation", touch)
     judged = {split: fixed_pairs(data, split).x for split in SPLITS}
@@ -150,7 +150,7 @@ def problem(config: TrainsEnergy, mining: Mining, data: StageInput, touch: Calla
         partial(losses, diffusion=judge.diffusion, mining=mining),
         judge,
         decides=MSE,
-        trivial=found.validation.trivial.by_name,
+        trivial=facts.validation.trivial.by_name,
         order=as_stored,
     )
 
@@ -168,12 +168,12 @@ def losses(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Minin
     """
     noised = diffusion.noised(batch.y, batch.t, batch.noise)
     _, predicted = energy_and_gradient(network, batch.x, noised, batch.t, for_training=True)
-    found = (predicted - batch.noise).square().mean(-1)
+    squares = (predicted - batch.noise).square().mean(-1)
     if mining.strategy == "none":
-        return found
+        return squares
     wrong = negatives_of(network, batch, diffusion, mining)
     true, false = (network(batch.x, diffusion.noised(y, batch.t, batch.contrast), batch.t) for y in (batch.y, wrong))
-    return found + mining.contrast_weight * functional.softplus(true - false)
+    return squares + mining.contrast_weight * functional.softplus(true - false)
 
 
 def negatives_of(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Mining) -> torch.Tensor:

@@ -63,18 +63,18 @@ class Bag(nn.Module):
             values = np.maximum(logits, 0)
         shares = np.exp(logits - logits.max())
         back = shares / shares.sum() - np.eye(len(logits))[self.labels.index(label)]
-        found = dict[str, np.ndarray]()
-        for name, given in zip(reversed(layers), reversed(inputs), strict=True):
-            found[name] = np.outer(back, given)
-            back = weights[f"{name}.weight"].T @ back * (given[:-1] > 0 if name != "first" else 1.0)
-        found["embedding"] = np.zeros_like(weights["embedding.weight"])
-        np.add.at(found["embedding"], ids, back / len(ids))
-        return logits, found
+        gradients = dict[str, np.ndarray]()
+        for name, read in zip(reversed(layers), reversed(inputs), strict=True):
+            gradients[name] = np.outer(back, read)
+            back = weights[f"{name}.weight"].T @ back * (read[:-1] > 0 if name != "first" else 1.0)
+        gradients["embedding"] = np.zeros_like(weights["embedding.weight"])
+        np.add.at(gradients["embedding"], ids, back / len(ids))
+        return logits, gradients
 
     def save(self, folder: Path) -> None:
         """A folder that `load` reads."""
         durable.write_json(folder / "bag.json", self.described)
-        write_tensors(folder / "model.safetensors", {name: of.cpu() for name, of in self.state_dict().items()})
+        write_tensors(folder / "model.safetensors", {name: tensor.cpu() for name, tensor in self.state_dict().items()})
 
     @classmethod
     def load(cls, folder: Path) -> Bag:

@@ -56,12 +56,12 @@ def documents(text: StageInput, split: str) -> dict[str, Document]:
     }
 
 
-def require_text(given: StageInput) -> SplitsProof:
+def require_text(stage: StageInput) -> SplitsProof:
     """What the splits of a text hold; CheckFailed where its files hold something else.
 
     Of train documents the tokens alone are kept: the rest is what the proof says that was written with them.
     """
-    folder = given.path / "text"
+    folder = stage.path / "text"
     proof = SplitsProof.read_file(folder / "proof.json")
     for split in EVALUATION_SPLITS:
         file = folder / f"{split}.parquet"
@@ -69,9 +69,9 @@ def require_text(given: StageInput) -> SplitsProof:
     shared = [pair for pair in proof.pairs if pair.shared_content or pair.shared_sources]
     require(not shared, f"no two splits in {folder} share a document or a source", shared, "none")
     for split in ("train", "validation"):
-        said = durable.read_json(folder / f"{split}.json")["tokens"]
+        tokens = durable.read_json(folder / f"{split}.json")["tokens"]
         held = packed_split(folder, split).counted_tokens  # BadInput where the file has another size than this
-        require_equal(f"the packed {split} split has the tokens of {folder / split}.bin", said, held)
+        require_equal(f"the packed {split} split has the tokens of {folder / split}.bin", tokens, held)
     counts, train = np.load(folder / "unigram.npy"), packed_split(folder, "train")
     same = np.array_equal(counts, train.token_counts(len(counts)))
     require(same, f"the counts in {folder / 'unigram.npy'} are of the train split", "others", "its tokens")
@@ -92,16 +92,16 @@ def _summary(file: Path) -> SplitSummary:
 def require_losses(what: str, rows: Rows) -> None:
     """Every loss is a finite number and not below 0; that of some tokens of a text is not above that of all."""
     for row in rows:
-        of = f"of {row['model']}, document {row['example_id']}"
+        at = f"of {row['model']}, document {row['example_id']}"
         for column, value in row.items():
-            numbers = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, float)]
+            numbers = [loss for loss in (value if isinstance(value, list) else [value]) if isinstance(loss, float)]
             if not all(math.isfinite(number) for number in numbers):
-                raise CheckFailed(f"every loss of {what} is a finite number", f"{column} {of}: {value}", "finite")
+                raise CheckFailed(f"every loss of {what} is a finite number", f"{column} {at}: {value}", "finite")
             if "loss" in column and any(number < 0 for number in numbers):
-                raise CheckFailed(f"no loss of {what} is below 0", f"{column} {of}: {value}", "0 or more")
-        require(row["tokens_scored"] > 0, f"{what} scored something of every document", f"0 tokens {of}", "1 or more")
+                raise CheckFailed(f"no loss of {what} is below 0", f"{column} {at}: {value}", "0 or more")
+        require(row["tokens_scored"] > 0, f"{what} scored something of every document", f"0 tokens {at}", "1 or more")
         part, whole = (row.get(f"{name}clean_loss_sum_nats", 0.0) for name in ("", "text_"))
-        no_more = f"in {what} the scored part of a text costs no more than the whole, {of}"
+        no_more = f"in {what} the scored part of a text costs no more than the whole, {at}"
         require_limit(no_more, part, whole * (1 + ROUNDING))
 
 

@@ -52,7 +52,7 @@ class T5Labels(nn.Module):
 
     def encoded(self, texts: Sequence[str]) -> torch.Tensor:
         """Ids of the texts, [N, longest], padded behind."""
-        ids = [torch.tensor(of) for of in self.tokenizer([*texts])["input_ids"]]
+        ids = [torch.tensor(row) for row in self.tokenizer([*texts])["input_ids"]]
         return pad_sequence(ids, batch_first=True, padding_value=self.config.pad_token_id)
 
     def real(self, ids: torch.Tensor, module: str) -> torch.Tensor | None:
@@ -84,8 +84,9 @@ class T5Labels(nn.Module):
         }
         logits = self(self.encoded([text]))
         loss = functional.cross_entropy(logits, torch.tensor([self.labels.index(label)]))
-        found = torch.autograd.grad(loss, [*layers.values()])
-        return logits[0].detach().numpy(), {name: of.numpy() for name, of in zip(layers, found, strict=True)}
+        gradients = torch.autograd.grad(loss, [*layers.values()])
+        by_layer = zip(layers, gradients, strict=True)
+        return logits[0].detach().numpy(), {name: gradient.numpy() for name, gradient in by_layer}
 
     def save(self, folder: Path) -> None:
         """A folder that `load` reads, with the tokenizer."""

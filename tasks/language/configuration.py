@@ -92,7 +92,7 @@ class HubDataset(HubStream):
 
     @model_validator(mode="after")
     def _held_out_is_another(self) -> HubDataset:
-        parts = [(one.dataset, one.configuration, one.split) for one in (self, self.held_out) if one]
+        parts = [(part.dataset, part.configuration, part.split) for part in (self, self.held_out) if part]
         if parts[1:] and parts[0] == parts[1]:
             raise ValueError(
                 f"held_out is split {self.split} of {self.dataset}, which train is read from: name another split or "
@@ -147,8 +147,8 @@ class LabelledFiles(LocalFiles):
     )
 
     def external_inputs(self) -> dict[str, Any]:
-        given = super().external_inputs()  # rows with labels such as 0.0 were left out before, where any may be
-        return given | ({"labels": ["reader of labels==2"]} if self.skip_bad_rows else {})
+        inputs = super().external_inputs()  # rows with labels such as 0.0 were left out before, where any may be
+        return inputs | ({"labels": ["reader of labels==2"]} if self.skip_bad_rows else {})
 
 
 LabelledText = Annotated[Sentences | LabelledFiles, Field(discriminator="source")]

@@ -35,8 +35,8 @@ def require_hub_name(dataset: str) -> None:
 
 def local_readers() -> set[str]:
     """Names of the readers that `datasets` has."""
-    found = find_spec("datasets")  # it takes a second to import
-    folders = found.submodule_search_locations if found else None
+    spec = find_spec("datasets")  # it takes a second to import
+    folders = spec.submodule_search_locations if spec else None
     return {module.name for module in iter_modules([f"{folder}/packaged_modules" for folder in folders or ()])}
 
 

@@ -36,7 +36,7 @@ def labelled(run: Any, config: LabelledConfig) -> LabelledResult:
     if isinstance(config.text, Sentences):
         rows = list(sentences(config.text, config.seed))
     else:
-        rows = [parted(found.text) for found in local_documents(config.text, skipped)]
+        rows = [parted(document.text) for document in local_documents(config.text, skipped)]
     first = {text: place for place, (text, _) in reversed([*enumerate(rows)])}
     records = [
         {"row_id": f"{place:07d}-{hashlib.sha256(text.encode()).hexdigest()[:12]}", "text": text, "label": label}
@@ -56,13 +56,13 @@ def labelled(run: Any, config: LabelledConfig) -> LabelledResult:
 def sentences(asked: Sentences, seed: int) -> Iterator[tuple[str, str]]:
     """Different sentences of two or three clauses, such as "the plot was very dull but the cast felt quite warm"."""
     chance, seen = np.random.default_rng(seed), set[str]()
-    said = {label: words.split() for label, words in SAID.items()}
+    words_of = {label: words.split() for label, words in SAID.items()}
     while len(seen) < asked.rows:
-        label, other = chance.permutation(sorted(said)).tolist()
+        label, other = chance.permutation(sorted(words_of)).tolist()
         words: list[str] = []
         for place in range(int(chance.integers(2, 4))):
-            clause = (SUBJECTS, VERBS, DEGREES, said[other if chance.random() < MIXED else label])
-            chosen = [of[int(chance.integers(len(of)))] for of in clause]
+            clause = (SUBJECTS, VERBS, DEGREES, words_of[other if chance.random() < MIXED else label])
+            chosen = [choices[int(chance.integers(len(choices)))] for choices in clause]
             words += [JOINED[int(chance.integers(2))]] * (place > 0) + ["the", *chosen]
         if (text := " ".join(words)) not in seen:
             seen.add(text)

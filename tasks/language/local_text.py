@@ -54,40 +54,40 @@ def local_documents(text: LocalFiles, skipped: Counter[str]) -> Iterator[Documen
     external.require_no_links(text.paths)
     digests = external.file_manifest(text.paths)
     names = {path: name for name, path in external.local_files(*text.paths)}
-    for given in text.paths:
-        read, passed_over = 0, _never_read(Path(given))
-        for _, path in external.local_files(given):
+    for named in text.paths:
+        read, passed_over = 0, _never_read(Path(named))
+        for _, path in external.local_files(named):
             name = names[path]
             rows_of, decompressed = _reader_of(path)
             if not rows_of:
                 passed_over.append(name)
                 continue
             with external.opened(path, digests.get(name, "")) as file:
-                for one in _documents(rows_of, decompressed(file), name, path, text, skipped):
+                for document in _documents(rows_of, decompressed(file), name, path, text, skipped):
                     read += 1
-                    yield one
+                    yield document
         others = f"{len(passed_over)} files: {', '.join(passed_over[:SHOWN])}{', ...' * (len(passed_over) > SHOWN)}"
         known = f"{', '.join(READERS)}, and all but Parquet also as {', '.join(DECOMPRESSED)}"
         if not read:
-            told = f" (passed over: {others})" if passed_over else ""
+            note = f" (passed over: {others})" if passed_over else ""
             raise BadInput(
-                f"text.paths: {given} holds no text that can be read{told}: give files in {known}, with text in column "
+                f"text.paths: {named} holds no text that can be read{note}: give files in {known}, with text in column "
                 f"{text.text_column!r}"
             )
         if passed_over:
-            log.warning("text.paths: %s: passed over %s. Read are %s", given, others, known)
+            log.warning("text.paths: %s: passed over %s. Read are %s", named, others, known)
     log.info("text.paths: every file that was read has the sha256 of the fingerprint")
 
 
 def _never_read(folder: Path) -> list[str]:
     """Links below a folder that lead nowhere or to a folder, and hidden texts."""
-    found = [
+    left_out = [
         path
         for path in folder.rglob("*")
         if (path.is_symlink() and not path.is_file())
         or (path.is_file() and _reader_of(path)[0] and "/." in f"/{path.relative_to(folder)}")
     ]
-    return sorted(str(path.relative_to(folder)) for path in found)
+    return sorted(str(path.relative_to(folder)) for path in left_out)
 
 
 def _documents(
@@ -122,14 +122,14 @@ def _documents(
 
 def _require_skipped(where: str, row: int, error: ValueError, text: LocalFiles, read: int, skipped: int) -> None:
     """BadInput, unless such rows are to be left out; the first of them are told."""
-    said = f"{where}{f', row {row}' * bool(row)}: {error}"
+    message = f"{where}{f', row {row}' * bool(row)}: {error}"
     if not text.skip_bad_rows:
         if isinstance(error, _OtherColumn) and not read:  # so are all rows, as it seems: to leave them out leaves none
-            raise BadInput(said)
+            raise BadInput(message)
         other = " Is the text in another column, set text.text_column." if row and not read else ""
-        raise BadInput(f"{said}. Repair it, or leave all like it out with text.skip_bad_rows=true.{other}")
+        raise BadInput(f"{message}. Repair it, or leave all like it out with text.skip_bad_rows=true.{other}")
     if skipped < SHOWN:
-        log.warning("%s: left out", said)
+        log.warning("%s: left out", message)
 
 
 # ------------------------------------------------------------------------------------------------ readers
@@ -184,7 +184,7 @@ def _json_values(lines: Iterator[bytes | str]) -> Iterator[tuple[int, Any]]:
         first = False
         try:
             text = "".join(
-                one.decode() if isinstance(one, bytes) else one for one in chain([line], lines if whole else ())
+                part.decode() if isinstance(part, bytes) else part for part in chain([line], lines if whole else ())
             )
             values = list(_decoded_json(text))
         except UnicodeDecodeError as error:

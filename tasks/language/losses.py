@@ -99,14 +99,14 @@ def compared_documents(ids: Sequence[str]) -> set[str]:
 
 def rounded(rows: list[dict[str, Any]]) -> dict[str, RoundedLoss]:
     """By model, of those that have losses in fp32 too; none where all are in fp32."""
-    found = {}
+    losses = {}
     for model, away in _away_from_fp32(rows).items():
-        found[model] = RoundedLoss(
+        losses[model] = RoundedLoss(
             documents=len(away),
             mean_nats_per_token=math.fsum(nats for nats, _ in away) / sum(tokens for _, tokens in away),
             largest_nats_per_token=max(abs(nats) / tokens for nats, tokens in away),
         )
-    return found
+    return losses
 
 
 def rounding_allowed(rows: list[dict[str, Any]], model: str, tokens: int) -> float:
@@ -120,11 +120,11 @@ def rounding_allowed(rows: list[dict[str, Any]], model: str, tokens: int) -> flo
 
 def _away_from_fp32(rows: list[dict[str, Any]]) -> dict[str, list[tuple[float, int]]]:
     """Model -> (loss less that in fp32 in nats, tokens) of each document that has both."""
-    found: dict[str, list[tuple[float, int]]] = {}
+    away: dict[str, list[tuple[float, int]]] = {}
     for row in rows:
         if (exact := row.get("fp32_loss_sum_nats")) is not None:
-            found.setdefault(row["model"], []).append((row["loss_sum_nats"] - exact, row["tokens_scored"]))
-    return found
+            away.setdefault(row["model"], []).append((row["loss_sum_nats"] - exact, row["tokens_scored"]))
+    return away
 
 
 def paired_difference(
@@ -144,15 +144,15 @@ def paired_difference(
     ]
     sums = sums_by_source(paired, ("loss", "reference", "tokens"))
     difference, tokens = sums["loss"] - sums["reference"], sums["tokens"]
-    found = interval(_per_token, [difference, tokens], resamples, confidence_level)
+    span = interval(_per_token, [difference, tokens], resamples, confidence_level)
     sources = len(tokens)
-    if found is None:
+    if span is None:
         raise ValueError(f"{sources} source gives no interval: score documents of two or more")
     return LossDifference(
         model=model,
         reference=reference,
         difference_nats_per_token=float(difference.sum() / tokens.sum()),
-        interval_nats_per_token=found,
+        interval_nats_per_token=span,
         p_value=exchange_p_value(_per_token, [sums["loss"], tokens], [sums["reference"], tokens]),
         confidence_level=confidence_level,
         documents=len(a),

@@ -36,7 +36,7 @@ from tasks.language.result import PackedPairs
 
 transformers_logging.disable_progress_bar()  # a bar for each model load would bury our own progress
 # A T5 v1.1 has a head of its own: transformers loads it as it is, and says each time to silence that.
-logging.getLogger("transformers.modeling_utils").addFilter(lambda said: "we will NOT tie them" not in said.getMessage())
+logging.getLogger("transformers.modeling_utils").addFilter(lambda line: "we will NOT tie them" not in line.getMessage())
 # Looks for several texts in a row, which no row of ours has; it waits for all that a GPU has to do before the pass.
 masking_utils.find_packed_sequence_indices = lambda position_ids: None
 ACT2FN[MONOTONE_PARTS] = MonotoneParts  # by this name a saved model's config.json asks for it

@@ -65,11 +65,11 @@ def beginning(text: str, characters: int) -> str:
 
 def docstring_pairs(documents: Iterable[Document]) -> Iterator[Document]:
     """Pairs of docstrings: the body is the article, the first paragraph its summary; others give none."""
-    for found in documents:
-        summary, _, article = found.text.partition("\n\n")
+    for each in documents:
+        summary, _, article = each.text.partition("\n\n")
         enough = len(article.split()) >= LEAST_ARTICLE_WORDS and len(summary.split()) >= LEAST_SUMMARY_WORDS
         if enough and len(summary.strip()) < len(article.strip()):
-            yield document(found.source, joined(article, " ".join(summary.split())))
+            yield document(each.source, joined(article, " ".join(summary.split())))
 
 
 def pack_pairs(

@@ -79,9 +79,9 @@ def _hub_documents(key: str, text: HubStream, cache: Path, skipped: Counter[str]
     asked, others = durable.sha256_json({"source": "hub", **described}), len(columns_of(text)) - 1
     file = cache / "hub-text" / f"{text.dataset.replace('/', '--')}-{asked[:16]}.parquet"
     skipped = Counter() if skipped is None else skipped
-    for one in cached(file, HUB_READING + others, lambda: _streamed(text, cache)):
-        if one.text:
-            yield one
+    for each in cached(file, HUB_READING + others, lambda: _streamed(text, cache)):
+        if each.text:
+            yield each
         else:
             skipped[text.dataset] += 1
     if skipped[text.dataset]:
@@ -152,13 +152,13 @@ def package_documents(packages: list[str], cache: Path) -> Iterator[Document]:
     for name in packages:
         distribution = _distribution(name)
         file = folder / f"{name.lower()}-{distribution.version}.parquet"
-        found = list(_cached(file, _distribution_files(distribution)))
-        if not found:
+        files = list(_cached(file, _distribution_files(distribution)))
+        if not files:
             raise BadInput(
                 f"text.packages: {name} {distribution.version} has no docstring of {MIN_WORDS} words "
                 "or more: take it off the list"
             )
-        yield from found
+        yield from files
 
 
 def _cached(cache_file: Path, files: Iterable[tuple[str, Path]]) -> Iterator[Document]:
@@ -201,7 +201,7 @@ def _distribution_files(distribution: importlib.metadata.Distribution) -> Iterat
 
 
 def _extract(files: Iterable[tuple[str, Path]], what: str) -> list[Document]:
-    found: list[Document] = []
+    documents: list[Document] = []
     unusable: list[str] = []
     for source, path in files:
         try:
@@ -211,13 +211,13 @@ def _extract(files: Iterable[tuple[str, Path]], what: str) -> list[Document]:
         except (SyntaxError, ValueError, RecursionError, FileNotFoundError):
             unusable.append(source)
             continue
-        found += [document(source, text) for text in _docstrings(tree)]
+        documents += [document(source, text) for text in _docstrings(tree)]
     if unusable:
         log.warning(
             "%s: %d module files are missing or not Python and were skipped, first %s",
             what, len(unusable), unusable[0],
         )  # fmt: skip
-    return found
+    return documents
 
 
 def _docstrings(tree: ast.AST) -> Iterator[str]:

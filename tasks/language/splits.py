@@ -79,7 +79,7 @@ def cut(
     used = sum(len(document.text) for name in EVALUATION_SPLITS for document in chosen[name])
 
     train = watch("comparing train with the evaluation splits", candidates["train"])
-    shares_D = np.fromiter((overlap.share(one.text) for one in _within(train, max_characters, used)), dtype=np.float64)
+    shares_D = np.fromiter((overlap.share(own.text) for own in _within(train, max_characters, used)), dtype=np.float64)
     clean = np.flatnonzero(shares_D <= splits.max_shared_shingles)
     _require_enough(candidates | {"train": candidates["train"][clean]}, splits, ["train"])
     taken = clean[: splits.train_documents]
@@ -169,11 +169,11 @@ def _require_enough(candidates: dict[str, StoredDocuments], splits: Splits, name
     """BadInput naming every split that has fewer documents than asked for, all at once."""
     short = []
     for name in names:
-        found, asked = len(candidates[name]), _asked(splits, name)
-        if found < (asked if asked is not None else 1):
+        count, asked = len(candidates[name]), _asked(splits, name)
+        if count < (asked if asked is not None else 1):
             share = "smaller" if name == "train" else "larger"
             short.append(
-                f"  split {name}: {asked or 1} documents are asked for and {found} are there: lower "
+                f"  split {name}: {asked or 1} documents are asked for and {count} are there: lower "
                 f"splits.{name.replace('-', '_')}_documents, or set a {share} splits.evaluation_share"
             )
     if short:
@@ -222,11 +222,11 @@ def _proof(
     held = {name: _Held.of(chosen[name], compared) for name in SPLITS}
     pairs = [
         SharedBySplits(
-            splits=[one, other],
-            shared_content=len(np.intersect1d(held[one].contents, held[other].contents)),
-            shared_sources=len(np.intersect1d(held[one].sources, held[other].sources)),
+            splits=[first, other],
+            shared_content=len(np.intersect1d(held[first].contents, held[other].contents)),
+            shared_sources=len(np.intersect1d(held[first].sources, held[other].sources)),
         )
-        for one, other in combinations(SPLITS, 2)
+        for first, other in combinations(SPLITS, 2)
     ]
     for pair in pairs:
         for what, shared in (("shared_content", pair.shared_content), ("shared_sources", pair.shared_sources)):

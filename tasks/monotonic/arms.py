@@ -82,12 +82,12 @@ def train_arm(run: StageRun, config: TrainConfig, text: StageInput, start: Stage
         return keep.optimizer(model, config.variant, allowed, config.by, schedule)
 
     def checks(schedule: Schedule) -> Checks:
-        found = snapshot_checks(run, text, snapshots, schedule)
+        checked = snapshot_checks(run, text, snapshots, schedule)
         if allowed:
             moving = movement_checks(load_start, config.variant, allowed, config.required_movement, schedule)
             for step, moved in moving.items():
-                found.setdefault(step, []).extend(moved)
-        return found
+                checked.setdefault(step, []).extend(moved)
+        return checked
 
     train_language_model(
         run,
@@ -126,26 +126,26 @@ def _liveness(run: StageRun, model: PreTrainedModel, text: StageInput, variant: 
 
 def choose(run: StageRun, config: ChooseConfig, **trials: StageInput) -> ArmResult:
     """Publishes the chosen training's `model/`, snapshots and metrics as its own; of equals the first."""
-    found = {role: ArmResult.read(given) for role, given in trials.items()}
-    numerics = {role: durable.read_json(given.run.stage_file)["numerics"] for role, given in trials.items()}
+    results = {role: ArmResult.read(stage) for role, stage in trials.items()}
+    numerics = {role: durable.read_json(stage.run.stage_file)["numerics"] for role, stage in trials.items()}
     first = next(iter(trials))
-    for role, given in trials.items():
-        same = f"all trials of an arm ran on the same numerics throughout, {given.run.path} as {trials[first].run.path}"
-        require_equal(same, (numerics[role], given.numerics_changes), (numerics[first], []))
-    rows = {role: metric_rows(given.run.metrics_file) for role, given in trials.items()}
+    for role, stage in trials.items():
+        same = f"all trials of an arm ran on the same numerics throughout, {stage.run.path} as {trials[first].run.path}"
+        require_equal(same, (numerics[role], stage.numerics_changes), (numerics[first], []))
+    rows = {role: metric_rows(stage.run.metrics_file) for role, stage in trials.items()}
     losses = {role: Trained.of_rows(of_trial, VALIDATION).best for role, of_trial in rows.items()}
     best = min(losses, key=losses.__getitem__)
-    for name in ["model", *(snapshot_folder(float(share)) for share in found[best].snapshots)]:
+    for name in ["model", *(snapshot_folder(float(share)) for share in results[best].snapshots)]:
         with run.publish(name) as folder:
             _copy(trials[best].path / name, folder)
     with run.publish_file("metrics.jsonl") as file:
         shutil.copyfile(trials[best].run.metrics_file, file)
-    return found[best].model_copy(
+    return results[best].model_copy(
         update={
             "numerics": numerics[first],
             "trials": {
-                f"{given.configuration(TrainConfig).budget.learning_rate:g}": losses[role]
-                for role, given in trials.items()
+                f"{stage.configuration(TrainConfig).budget.learning_rate:g}": losses[role]
+                for role, stage in trials.items()
             },
         }
     )

@@ -78,17 +78,17 @@ def validation_losses(recorded: Mapping[str, float], computed: Callable[[str], f
     return _asked("validation losses", list(recorded), again)
 
 
-def recorded_losses(base: StageInput, models: Mapping[str, str], given: Stages) -> dict[str, float]:
+def recorded_losses(base: StageInput, models: Mapping[str, str], stages: Stages) -> dict[str, float]:
     """Name -> the validation loss that a stage recorded; `models`: name -> role of the stage that kept it/folder."""
-    found = dict(BaseResult.read(base).validation_losses)
+    losses = dict(BaseResult.read(base).validation_losses)
     for name, place in models.items():
         role, _, folder = place.partition("/")
         if folder.startswith("snapshots/"):
             snapshots = BaseResult if role == "base" else ArmResult
-            found[name] = snapshots.read(given[role]).snapshots.get(folder.partition("/")[2], math.nan)
+            losses[name] = snapshots.read(stages[role]).snapshots.get(folder.partition("/")[2], math.nan)
         elif role.startswith("start-"):
-            found[name] = ConstrainResult.read(given[role]).validation_loss_nats_per_token
-    return found
+            losses[name] = ConstrainResult.read(stages[role]).validation_loss_nats_per_token
+    return losses
 
 
 def liveness(name: str, arm: ArmResult, model: PreTrainedModel, on: Validation) -> Iterator[Asked[Any]]:
@@ -103,8 +103,8 @@ def liveness(name: str, arm: ArmResult, model: PreTrainedModel, on: Validation) 
     whole = on.loss(model, {module: outputs[layer].add for layer, module in layers.items()})
     without = on.loss(model, {module: replace(layer) for layer, module in layers.items()})
 
-    def again(of: tuple[str, float, float]) -> Iterator[Again]:
-        yield Again(f"the validation loss of {name}{of[0]}", of[1], of[2])
+    def again(facts: tuple[str, float, float]) -> Iterator[Again]:
+        yield Again(f"the validation loss of {name}{facts[0]}", facts[1], facts[2])
 
     recorded = arm.sublayers.loss_nats_per_token, arm.sublayers.loss_with_means_nats_per_token
     means = " with its sublayers replaced by their means"
@@ -220,15 +220,19 @@ def order(name: str, recorded: ModelOrder, model: PreTrainedModel, variant: str,
             yield _same(f"what was looked at of {name}", of_all, (scope(every), variant, every[0].activation, layers))
             yield _same(f"a pair refutes the order of {name}", pair is not None, certificate.certified == "no")
         else:
-            said = next((own for own in certificate.sublayers if own.sublayer == part), None)
+            recorded = next((own for own in certificate.sublayers if own.sublayer == part), None)
             against, bound = proof(sublayers[part])
-            told = None if said is None else (said.certified == "yes", said.reason.split("; ") if against else against)
-            yield _same(f"whether {part} of {name} is proved, and why not", told, (not against, against))
-            if said is not None and said.certified == "unknown":
+            answer = (
+                None
+                if recorded is None
+                else (recorded.certified == "yes", recorded.reason.split("; ") if against else against)
+            )
+            yield _same(f"whether {part} of {name} is proved, and why not", answer, (not against, against))
+            if recorded is not None and recorded.certified == "unknown":
                 refuted = certify_sublayer(sublayers[part], seen[part]).certified == "no"
                 yield Again(f"whether a pair refutes the order of {part} of {name}", 0.0, float(refuted))
-            if said is not None and bound is not None:
-                computed = said.worst_violation_bound if said.worst_violation_bound is not None else math.nan
+            if recorded is not None and bound is not None:
+                computed = recorded.worst_violation_bound if recorded.worst_violation_bound is not None else math.nan
                 yield Again(f"the bound of {part} of {name}", computed, bound, abs(bound) or 1.0)
 
     return _asked("order", ["text", "worst", *sublayers], again)
@@ -241,8 +245,8 @@ def _same(what: str, recorded: object, computed: object) -> Again:
 def _flat(values: Any, name: str = "") -> dict[str, float]:
     """The numbers of a JSON value by their names; None is left out."""
     inner = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
-    found = {key: number for each, value in inner for key, number in _flat(value, f"{name} {each}".strip()).items()}
-    return found | ({name: values} if isinstance(values, int | float) else {})
+    numbers = {key: number for each, value in inner for key, number in _flat(value, f"{name} {each}".strip()).items()}
+    return numbers | ({name: values} if isinstance(values, int | float) else {})
 
 
 def _asked(kind: str, rows: Sequence[Any], again: Callable[[Any], Iterator[Again]]) -> Asked[Any]:

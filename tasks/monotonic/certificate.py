@@ -46,20 +46,20 @@ def certify(
     """
     model.eval()
     sublayers = feed_forward_sublayers(model, variant)
-    found = []
+    certificates = []
     for sublayer in sublayers:
-        found.append(certify_sublayer(sublayer, (seen or {}).get(sublayer.name)))
+        certificates.append(certify_sublayer(sublayer, (seen or {}).get(sublayer.name)))
         after_sublayer()
-    found.sort(key=lambda one: (ANSWERS.index(one.certified), one.worst_violation_found))
-    worst = found[0]
+    certificates.sort(key=lambda each: (ANSWERS.index(each.certified), each.worst_violation_found))
+    worst = certificates[0]
     return Certificate(
         scope=scope(sublayers),
         variant=variant,
         activation=sublayers[0].activation,
         certified=worst.certified,
-        tensors_checked=sum(one.tensors_checked for one in found),
-        pairs_tried=sum(one.pairs_tried for one in found),
-        sublayers=[worst, *(one.model_copy(update={"counterexample": None}) for one in found[1:])],
+        tensors_checked=sum(each.tensors_checked for each in certificates),
+        pairs_tried=sum(each.pairs_tried for each in certificates),
+        sublayers=[worst, *(each.model_copy(update={"counterexample": None}) for each in certificates[1:])],
     )
 
 
@@ -75,9 +75,9 @@ def certify_sublayer(sublayer: FeedForward, seen_ND: torch.Tensor | None = None)
     against, bound = proof(sublayer)
     searched = search(sublayer, seen_ND, _lowest_entries(sublayer))
     counterexample = _first_that_holds(sublayer, searched.falls)
-    found = 0.0 if counterexample is None else _slope(counterexample)
-    if bound is not None and found < bound:
-        raise CheckFailed(f"no counterexample to {sublayer.name} is steeper than the bound", found, f">= {bound}")
+    slope = 0.0 if counterexample is None else _slope(counterexample)
+    if bound is not None and slope < bound:
+        raise CheckFailed(f"no counterexample to {sublayer.name} is steeper than the bound", slope, f">= {bound}")
     method: Method = "none" if sublayer.gated else "interval bound of the Jacobian" if against else "sign times slope"
     return SublayerCertificate(
         sublayer=sublayer.name,
@@ -87,7 +87,7 @@ def certify_sublayer(sublayer: FeedForward, seen_ND: torch.Tensor | None = None)
         or f"where a hidden unit is used, {sublayer.activation} never falls and the signs of its weights agree",
         tensors_checked=len(sublayer.layers),
         worst_violation_bound=bound,
-        worst_violation_found=found,
+        worst_violation_found=slope,
         pairs_tried=searched.pairs_tried,
         counterexample=counterexample,
     )
@@ -169,5 +169,5 @@ def _rounding(sublayer: FeedForward, inputs_ND: np.ndarray, output: int) -> floa
     return float(4 * eps * (product(sizes_NH, out[output : output + 1])[:, 0] + np.max(bias_D)).sum())
 
 
-def _slope(found: Counterexample) -> float:
-    return -found.fall / float(np.sum(np.asarray(found.y) - np.asarray(found.x)))
+def _slope(counterexample: Counterexample) -> float:
+    return -counterexample.fall / float(np.sum(np.asarray(counterexample.y) - np.asarray(counterexample.x)))

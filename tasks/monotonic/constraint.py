@@ -90,13 +90,13 @@ def constrained_sublayers(model: PreTrainedModel, variant: str) -> dict[str, nn.
 
     The feed-forward module as a whole, which maps tokens one by one; in attention its output layer alone.
     """
-    found: dict[str, nn.Module] = {}
+    sublayers: dict[str, nn.Module] = {}
     for name, (holder, attributes) in _holders(model, variant).items():
         if type(holder).__name__.endswith("Attention"):
-            found |= {f"{name}.{attribute}": getattr(holder, attribute) for attribute in attributes}
+            sublayers |= {f"{name}.{attribute}": getattr(holder, attribute) for attribute in attributes}
         else:
-            found[name] = holder
-    return found
+            sublayers[name] = holder
+    return sublayers
 
 
 def _holders(model: PreTrainedModel, variant: str) -> dict[str, tuple[nn.Module, list[str]]]:
@@ -108,7 +108,7 @@ def _holders(model: PreTrainedModel, variant: str) -> dict[str, tuple[nn.Module,
             f"constraint.variant {variant} does not exist in {type(model).__name__} (architecture {architecture}), "
             f"which has {', '.join(variants)}: set constraint.variant to one of these"
         )
-    found: dict[str, tuple[nn.Module, list[str]]] = {}
+    by_name: dict[str, tuple[nn.Module, list[str]]] = {}
     part, config = PARTS.get(variant, ""), model.config
     blocks = {"encoder.": config.num_hidden_layers, "decoder.": getattr(config, "num_decoder_layers", 0)}
     expected = blocks[part] if part else sum(blocks.values())
@@ -129,8 +129,8 @@ def _holders(model: PreTrainedModel, variant: str) -> dict[str, tuple[nn.Module,
             raise CheckFailed(
                 f"{type(model).__name__} has one {kind} in each of its transformer blocks", len(holders), expected
             )
-        found |= {name: (holder, attributes) for name, holder in holders.items()}
-    return found
+        by_name |= {name: (holder, attributes) for name, holder in holders.items()}
+    return by_name
 
 
 def _architecture(model: PreTrainedModel, variant: str) -> str:
@@ -138,17 +138,17 @@ def _architecture(model: PreTrainedModel, variant: str) -> str:
     kinds = {
         name: {kind for classes in variants.values() for kind in classes} for name, variants in ARCHITECTURES.items()
     }
-    found = {
+    named = {
         name for module in model.modules() for name in ARCHITECTURES if any(_is(module, name, k) for k in kinds[name])
     }
-    if len(found) != 1:
+    if len(named) != 1:
         known = ", ".join(f"{name} ({'/'.join(sorted(kinds[name]))})" for name in ARCHITECTURES)
-        mixed = f" alone, but of {' and '.join(sorted(found))}" if found else ""
+        mixed = f" alone, but of {' and '.join(sorted(named))}" if named else ""
         raise BadInput(
             f"constraint.variant {variant} matches no layer of {type(model).__name__}{mixed}: known architectures are "
             f"{known}. Use a model of one of these"
         )
-    return found.pop()
+    return named.pop()
 
 
 def _is(module: nn.Module, architecture: str, kind: str) -> bool:

@@ -64,14 +64,14 @@ def measure_liveness(model: PreTrainedModel, variant: str, loss: Callable[[nn.Mo
 
     def collect(name: str) -> Callable[..., None]:
         part = "decoder_" if name.startswith("decoder.") else ""
-        return lambda _module, _inputs, output: moments[name].add(output, given.get(f"{part}attention_mask"))
+        return lambda _module, _inputs, output: moments[name].add(output, inputs.get(f"{part}attention_mask"))
 
-    given: dict[str, Any] = {}
-    seeing = model.register_forward_pre_hook(lambda _, __, kwargs: given.update(kwargs), with_kwargs=True)
+    inputs: dict[str, Any] = {}
+    seeing = model.register_forward_pre_hook(lambda _, __, kwargs: inputs.update(kwargs), with_kwargs=True)
     with _hooked(sublayers, collect):
         alive = loss(model)
     seeing.remove()
-    means = {name: found.mean_D() for name, found in moments.items()}
+    means = {name: moment.mean_D() for name, moment in moments.items()}
 
     def replace(name: str) -> Callable[..., torch.Tensor]:
         return lambda _module, _inputs, output: means[name].to(output).expand_as(output)
@@ -81,7 +81,7 @@ def measure_liveness(model: PreTrainedModel, variant: str, loss: Callable[[nn.Mo
     return Liveness(
         loss_nats_per_token=alive,
         loss_with_means_nats_per_token=dead,
-        effective_rank={name: found.effective_rank() for name, found in moments.items()},
+        effective_rank={name: moment.effective_rank() for name, moment in moments.items()},
     )
 
 

@@ -40,7 +40,7 @@ def measure_movement(model: PreTrainedModel, variant: str, start: PreTrainedMode
         weight, there = getattr(module, "weight", None), model.get_submodule(name)
         if weight is None or weight.ndim < 2 or any(there.weight is table.weight for table in embeddings):
             continue
-        before, now = (found.weight.detach().to("cpu", torch.float32) for found in (module, there))
+        before, now = (each.weight.detach().to("cpu", torch.float32) for each in (module, there))
         if name in layers:
             constrained[name] = _relative(before, now)
             still = before == 0

@@ -59,12 +59,12 @@ class BaseFacts(Result):
 
 def facts_of_arms(arms: Mapping[str, StageInput], constraint: Constraint, blocks: Blocks) -> dict[str, ArmFacts]:
     """What each arm spent, and what became of its constrained layers, beside those of the baseline."""
-    results = {name: ArmResult.read(given) for name, given in arms.items()}
+    results = {name: ArmResult.read(stage) for name, stage in arms.items()}
     moved, whole = results[BASELINE].movement.constrained, results[BASELINE].sublayers.rise_nats_per_token
     facts = {}
-    for name, given in arms.items():
-        arm, config = results[name], _configured(given, results[name].trials)
-        trained = _training(name, given, config.budget, blocks)
+    for name, stage in arms.items():
+        arm, config = results[name], _configured(stage, results[name].trials)
+        trained = _training(name, stage, config.budget, blocks)
         _require_kept(name, arm.sublayers.loss_nats_per_token, trained, config.budget)
         if arm.trials:
             lowest = min(arm.trials.values())
@@ -83,7 +83,7 @@ def facts_of_arms(arms: Mapping[str, StageInput], constraint: Constraint, blocks
             alive_share=arm.sublayers.rise_nats_per_token / whole if whole > 0 else 0.0,
             movement=arm.movement,
             movement_ratio=own / moved if own is not None and moved else None,
-            weights_digest=weights_of(given),
+            weights_digest=weights_of(stage),
         )
     return facts
 
@@ -99,8 +99,8 @@ def _configured(arm: StageInput, trials: Mapping[str, float]) -> TrainConfig:
     return next(config for config in configs if f"{config.budget.learning_rate:g}" == kept)
 
 
-def _training(what: str, given: StageInput, budget: Budget, blocks: Blocks) -> Trained:
-    return Trained.of(what, given, VALIDATION, budget, len(blocks))
+def _training(what: str, stage: StageInput, budget: Budget, blocks: Blocks) -> Trained:
+    return Trained.of(what, stage, VALIDATION, budget, len(blocks))
 
 
 def _require_kept(what: str, measured: float, trained: Trained, budget: Budget) -> None:
@@ -146,10 +146,10 @@ def _spent(arm: ArmFacts) -> str:
 def order_of(order: StageInput, models: list[str]) -> dict[str, ModelOrder]:
     """What was found on the order of each model."""
     file = order.path / "records.parquet"
-    found = {}
+    orders = {}
     for name, row in read_each(file, ("model",), models).items():
         try:
-            found[name] = ModelOrder.model_validate_json(row["order"])
+            orders[name] = ModelOrder.model_validate_json(row["order"])
         except ValidationError as error:
             raise BadInput(f"{file}: what stands there of {name} cannot be read: {error.errors()[0]['msg']}") from None
-    return found
+    return orders

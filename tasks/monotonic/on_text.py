@@ -34,11 +34,11 @@ def order_on_text(
     after_sublayer: Callable[[], None] = lambda: None,
 ) -> OrderOnText:
     """`seen`: sublayer -> two or more inputs [N, D], as of `seen_inputs`; the model is in evaluation."""
-    found = []
+    rows = []
     for sublayer in sublayers:
-        found.append(_changes(sublayer, seen[sublayer.name]).ravel())
+        rows.append(_changes(sublayer, seen[sublayer.name]).ravel())
         after_sublayer()
-    changes = np.concatenate(found)
+    changes = np.concatenate(rows)
     size = float(np.abs(changes).sum())
     return OrderOnText(
         inputs=min(map(len, seen.values())),
@@ -77,7 +77,7 @@ def seen_inputs(
             kept[name].append(x_TLD[at])
 
         hooks = [
-            sublayer.module.register_forward_pre_hook(lambda _, given, name=sublayer.name: keep(name, given[0]))
+            sublayer.module.register_forward_pre_hook(lambda _, inputs, name=sublayer.name: keep(name, inputs[0]))
             for sublayer in sublayers
         ]
         try:

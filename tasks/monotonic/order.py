@@ -24,7 +24,7 @@ INPUTS_PER_DOCUMENT = 2
 """Places in each document at which a sublayer's input is looked at."""
 
 
-def order(run: StageRun, config: OrderConfig, text: StageInput, **given: StageInput) -> dict[str, Any]:
+def order(run: StageRun, config: OrderConfig, text: StageInput, **inputs: StageInput) -> dict[str, Any]:
     """Examines every model of `config.models`, given under its name; one record, and one part, for each.
 
     On one core a model of 4 sublayers of 128 x 512 weights takes 1.5 s, one sublayer of 2048 x 8192 weights 45 s, and
@@ -33,8 +33,8 @@ def order(run: StageRun, config: OrderConfig, text: StageInput, **given: StageIn
     texts = Texts.of(text)
 
     def row(name: str) -> list[dict[str, str]]:
-        found = _model_order(run, config, given[name].path / "model", texts)
-        return [{"model": name, "order": found.model_dump_json()}]
+        result = _model_order(run, config, inputs[name].path / "model", texts)
+        return [{"model": name, "order": result.model_dump_json()}]
 
     with run.watched(config.execution.stall_minutes):
         run.each({name: name for name in config.models}, row, "models", str)

@@ -60,13 +60,13 @@ def search(sublayer: FeedForward, seen_ND: torch.Tensor | None, lowest_DD: torch
     centres_CD = _centres(sublayer, seen_ND, chance)
     chains = max(1, HIDDEN_VALUES // (POINTS * sublayer.hidden))
     parts = zip(centres_CD.split(chains), directions_CD.split(chains), strict=True)
-    found = [fall for centres, directions in parts for fall in _along_chains(sublayer, centres, directions)]
-    found.sort(key=lambda fall: fall.slope)
-    starts = found[:STARTS] + ([] if sublayer.gated else _aimed(sublayer, lowest_DD))
-    found += _descended(sublayer, starts)
-    found.sort(key=lambda fall: fall.slope)
+    falls = [fall for centres, directions in parts for fall in _along_chains(sublayer, centres, directions)]
+    falls.sort(key=lambda fall: fall.slope)
+    starts = falls[:STARTS] + ([] if sublayer.gated else _aimed(sublayer, lowest_DD))
+    falls += _descended(sublayer, starts)
+    falls.sort(key=lambda fall: fall.slope)
     tried = CHAINS * POINTS * (POINTS - 1) // 2 + len(starts) * STEPS
-    return Search([fall for fall in found if fall.slope < 0], tried)
+    return Search([fall for fall in falls if fall.slope < 0], tried)
 
 
 def _directions(sublayer: FeedForward, lowest_DD: torch.Tensor, chance: np.random.Generator) -> torch.Tensor:
@@ -122,7 +122,7 @@ def _aimed(sublayer: FeedForward, lowest_DD: torch.Tensor) -> list[Fall]:
     products_SH = out_DH[outputs_S] * into_HD.T[inputs_S]
     sides_SH = -products_SH.sign() * _steep_side(sublayer)
     down_SH, up_SH = products_SH.clamp_max(0).abs(), products_SH.clamp_min(0)
-    weights_SH = sum(one / one.sum(dim=1, keepdim=True).clamp_min(1e-30) for one in (down_SH, up_SH))
+    weights_SH = sum(half / half.sum(dim=1, keepdim=True).clamp_min(1e-30) for half in (down_SH, up_SH))
     x_SD = torch.zeros(len(places), sublayer.inputs).to(into_HD).requires_grad_()
     adam = torch.optim.Adam([x_SD], lr=AIMING_RATE / _unit(into_HD))
     for _ in range(STEPS):

@@ -79,8 +79,10 @@ def signs_of(model: PreTrainedModel, variant: str, kind: Signs, seeds: Sequence[
     if kind == "per-unit":
         return AllowedSigns(kind, _per_unit(layers, variant))
     if kind == "own":
-        one = torch.ones((), dtype=torch.int8)
-        own = {name: torch.where(layer.weight.detach().cpu() < 0, -one, one) for name, layer in layers.items()}
+        positive = torch.ones((), dtype=torch.int8)
+        own = {
+            name: torch.where(layer.weight.detach().cpu() < 0, -positive, positive) for name, layer in layers.items()
+        }
         return AllowedSigns(kind, own)
     if kind == "random":
         return AllowedSigns(kind, {name: _drawn(name, layer.weight.shape, seeds) for name, layer in layers.items()})
@@ -95,8 +97,8 @@ def project(weight: torch.Tensor, signs: torch.Tensor) -> None:
 
 def _drawn(name: str, shape: torch.Size, seeds: Sequence[int]) -> torch.Tensor:
     """-1 or +1 for each weight, from the layer's name and the seeds: bits of Philox, the same on every machine."""
-    said = f"random signs of {name}, {', '.join(map(str, seeds))}"
-    key = np.frombuffer(hashlib.sha256(said.encode()).digest()[:16], dtype="<u8")
+    what = f"random signs of {name}, {', '.join(map(str, seeds))}"
+    key = np.frombuffer(hashlib.sha256(what.encode()).digest()[:16], dtype="<u8")
     words = np.random.Philox(key=key).random_raw(-(-shape.numel() // 64)).astype("<u8")
     bits = np.unpackbits(words.view(np.uint8), count=shape.numel()).astype(np.int8)
     return torch.from_numpy(2 * bits - 1).view(shape)
@@ -114,12 +116,12 @@ def _per_unit(layers: Mapping[str, nn.Module], variant: str) -> dict[str, torch.
             f"per-unit signs need a unit's input and output weights constrained, and constraint.variant {variant} "
             f"does not constrain both (or gates them): take {PER_UNIT_VARIANT}, or leave the arm out"
         )
-    names, found = list(layers), {}
+    names, signs = list(layers), {}
     for into, out_of in zip(names[::2], names[1::2], strict=True):
         w_in_HD = matrix(layers[into], layers[into].weight).double()
         w_out_DH = matrix(layers[out_of], layers[out_of].weight).double()
         signed_squares_H = (w_in_HD * w_in_HD.abs()).sum(1) + (w_out_DH * w_out_DH.abs()).sum(0)
         signs_H = torch.where(signed_squares_H < 0, -1, 1).to(torch.int8).cpu()
-        found[into] = matrix(layers[into], signs_H[:, None])
-        found[out_of] = matrix(layers[out_of], signs_H[None, :])
-    return found
+        signs[into] = matrix(layers[into], signs_H[:, None])
+        signs[out_of] = matrix(layers[out_of], signs_H[None, :])
+    return signs

@@ -140,18 +140,18 @@ def feed_forward_sublayers(model: PreTrainedModel, variant: str) -> list[FeedFor
         parent, _, attribute = name.rpartition(".")
         by_parent.setdefault(parent, {})[attribute] = layer
     activation = _activation_name(model)
-    found = [
+    sublayers = [
         FeedForward(name, model.get_submodule(name), layers, [a for a in layers if f"{name}.{a}" in named], activation)
         for name, layers in by_parent.items()
     ]
-    found = [sublayer for sublayer in found if sublayer.constrained]
-    if not found:
+    sublayers = [sublayer for sublayer in sublayers if sublayer.constrained]
+    if not sublayers:
         raise CheckFailed(
             f"{variant} names weights of feed-forward sublayers in {type(model).__name__}", 0, "1 or more"
         )
-    for sublayer in found:
+    for sublayer in sublayers:
         _require_as_named(sublayer)
-    return found
+    return sublayers
 
 
 def _activation_name(model: PreTrainedModel) -> str:
@@ -171,8 +171,8 @@ def _require_as_named(sublayer: FeedForward) -> None:
             raise CheckFailed(f"every weight of {sublayer.name}.{attribute} is finite", "one that is not", "finite")
     probes = np.repeat(np.linspace(-10.0, 10.0, PROBES)[:, None], sublayer.hidden, axis=1)
     with torch.no_grad():
-        found = sublayer.act(torch.from_numpy(probes)).numpy()
-    difference = float(np.abs(found - ACTIVATIONS[sublayer.activation].formula(probes)).max())
+        values = sublayer.act(torch.from_numpy(probes)).numpy()
+    difference = float(np.abs(values - ACTIVATIONS[sublayer.activation].formula(probes)).max())
     if not difference < 1e-9:
         raise CheckFailed(
             f"the activation of {sublayer.name} is {sublayer.activation}, as the model's configuration says",

@@ -49,15 +49,15 @@ def attacked_texts(
     """
     living = [arm for arm in results.arms if arm not in results.dead_arms]
     read = _Read(results, stages)
-    found = {}
+    excerpts = {}
     for attack, kind in (("uat", read.behind_trigger), ("hotflip", read.flipped)):
         of_arm = {arm: [kind(arm, *chosen) for chosen in _chosen(records[attack][arm])] for arm in living}
         main = [arm for arm in (BASELINE, MONOTONIC) if arm in of_arm]
-        found[attack] = AttackedTexts(
+        excerpts[attack] = AttackedTexts(
             [excerpt for arm in main for excerpt in of_arm[arm]],
             [Folded(f"The same of {arm}", excerpts=own) for arm, own in of_arm.items() if arm not in main],
         )
-    return found
+    return excerpts
 
 
 def _chosen(rows: Sequence[Row]) -> list[tuple[str, Row]]:
@@ -113,14 +113,14 @@ class _Read:
     def _pieces(self, tokens: Sequence[Token]) -> list[Piece]:
         """The text of the tokens around those that were written, with these marked."""
         ids, marked = [token for token, _ in tokens], [written for _, written in tokens]
-        kept, found = _kept(marked), list[Piece]()
+        kept, pieces = _kept(marked), list[Piece]()
         for begin, end in kept:
             if begin:
-                found.append((LEFT_OUT, False))
+                pieces.append((LEFT_OUT, False))
             for written, run in groupby(range(begin, end), marked.__getitem__):
                 first, *others = run
-                found.append((visible(self._text(ids, first, first + len(others) + 1)), written))
-        return found if kept[-1][1] == len(tokens) else [*found, (LEFT_OUT, False)]
+                pieces.append((visible(self._text(ids, first, first + len(others) + 1)), written))
+        return pieces if kept[-1][1] == len(tokens) else [*pieces, (LEFT_OUT, False)]
 
     def _text(self, ids: list[int], begin: int, end: int) -> str:
         """The text of ids[begin:end], with a space before it where its tokenizer has one behind another token."""

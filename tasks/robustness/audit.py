@@ -26,13 +26,13 @@ from tasks.stage.run import StageInput, StageRun
 KIND = "test losses"
 
 
-def audit(run: StageRun, config: AuditConfig, text: StageInput, **given: StageInput) -> AuditResult:
+def audit(run: StageRun, config: AuditConfig, text: StageInput, **inputs: StageInput) -> AuditResult:
     """CheckFailed names the first number, or the first model, that is not what the records say."""
-    precision = given["evaluation"].configuration(EvaluateConfig).evaluation_precision
+    precision = inputs["evaluation"].configuration(EvaluateConfig).evaluation_precision
     but = f", beyond what {precision} rounds test losses by" if precision != "fp32" else ""
     audited = Audited(run, HOW.format(device(config.execution).type) + but)
-    test = _Test(text, records_of(given["evaluation"]), config.audit.examples)
-    ask_models(run, config, text, given, audited, test.asked)
+    test = _Test(text, records_of(inputs["evaluation"]), config.audit.examples)
+    ask_models(run, config, text, inputs, audited, test.asked)
     counts_V = np.load(text.path / "text" / "unigram.npy")
     unigram_V = -np.log((counts_V + 1) / (counts_V.sum() + len(counts_V)))
     for asked, apart in test.of("unigram", lambda ids: float(unigram_V[ids].sum())):

@@ -69,7 +69,7 @@ def _folders(
         for share in config.snapshots
         if (folder := trained.path / snapshot_folder(share)).is_dir()
     }
-    trained = {name: given.path / "model" for name, given in {BASE: base, **arms}.items()}
+    trained = {name: stage.path / "model" for name, stage in {BASE: base, **arms}.items()}
     return {**untrained, **trained, "constrained-untrained": constrained.path / "model", **kept}
 
 

@@ -43,8 +43,8 @@ def _styles(models: Mapping[str, Any]) -> dict[str, SeriesStyle]:
 def _training(name: str, trained: Mapping[str, StageInput]) -> Figure:
     """Validation curves; the loss on the train blocks beside it where there is one training alone."""
     drawn, ends, styles = [], [], _styles(trained)
-    for model, given in trained.items():
-        rows = [json.loads(line) for line in given.run.metrics_file.read_text("utf-8").splitlines()]
+    for model, training in trained.items():
+        rows = [json.loads(line) for line in training.run.metrics_file.read_text("utf-8").splitlines()]
         validation = [[row["step"], row["validation_loss"]] for row in rows if "validation_loss" in row]
         if len(trained) == 1:
             train = [[row["step"], row["train_loss"]] for row in rows if "train_loss" in row]

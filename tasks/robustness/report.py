@@ -35,14 +35,14 @@ def document(
     results: FinalResults, drawn: Mapping[str, Figure] = NONE, attacked: Mapping[str, AttackedTexts] = NONE
 ) -> Document:
     """The report; `drawn`, and `attacked` by attack, are made of what the stages keep, not of their numbers."""
-    given = answered_once(results.primary, results.attacks)
+    answered = answered_once(results.primary, results.attacks)
     shown: list[Excerpt] = [excerpt for texts in attacked.values() for excerpt in texts.shown]
     folded: list[Folded] = [part for texts in attacked.values() for part in texts.folded]
     constrained = next((arm.constraint.layers for arm in results.arms.values() if arm.constraint), [])
     pieces = {
         **{name: drawn.get(name) for name in KINDS},
-        "answer": answer_figure(given),
-        "comparison": views.comparison_table(results, given),
+        "answer": answer_figure(answered),
+        "comparison": views.comparison_table(results, answered),
         "layers": views.layer_table(results),
         "losses": _loss_table(results),
         "effects": views.effect_table(results, {"success": partial(_success, results)}),
@@ -53,7 +53,7 @@ def document(
         "signs": Folded("The layers whose signs were checked", "\n".join(constrained)),
     }
     words = (cautions, could_be_seen, of_control, listed, models, numerics_differ)
-    values = {"answer": told(given), "of_answer": numbers(given), "most_tokens": MOST_TOKENS, "NATS": NATS}
+    values = {"answer": told(answered), "of_answer": numbers(answered), "most_tokens": MOST_TOKENS, "NATS": NATS}
     values |= {word.__name__: word for word in words}
     filled = fill(Path(__file__).with_name("report.md"), results, pieces, **values)
     return views.dead_marked(filled, results.dead_arms)
@@ -74,8 +74,10 @@ def _success(results: FinalResults, attack: str, model: str) -> str:
 
 def _loss_table(results: FinalResults) -> Table:
     rows, less, run = [], views.of_baseline(results), results.run_of("evaluation")
-    for name, of in results.models.items():
-        rows.append([name, perplexity(of.perplexity), f"{of.loss_nats_per_token:.4f}", *less.get(name, "----"), run])
+    for name, model in results.models.items():
+        rows.append(
+            [name, perplexity(model.perplexity), f"{model.loss_nats_per_token:.4f}", *less.get(name, "----"), run]
+        )
     return Table(
         "Loss of every model on the same tokens of the test split, and that less the baseline's, paired by document; "
         "sources resampled; one seed. p by exchanges within sources, and adjusted for the "

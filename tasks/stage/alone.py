@@ -69,15 +69,15 @@ def compared(run: StageRun, place: int, parts: Sequence[str], start_seconds: flo
         return again
     if not (difference := _differing(kept, again)):
         return ""
-    part, told = difference
+    part, how = difference
     twice = _computed(run, asked, allowed)
     if isinstance(twice, str) or _differing(again, twice):
-        return f"{told}, and another value each time: a clock's, or of an unseeded generator"
+        return f"{how}, and another value each time: a clock's, or of an unseeded generator"
     if part not in of_this:
-        return f"{told}; another attempt computed it, perhaps elsewhere"
+        return f"{how}; another attempt computed it, perhaps elsewhere"
     raise CheckFailed(
         "an item of run.resume has the same rows whatever was computed before it",
-        told,
+        how,
         "equal",
         "What the work on an item reads, the items before it changed, such as a sum, enumerate(run.resume(...)) or a "
         "file: a kill changes it. Compute it of the item alone, or write the loop by run.saved and run.save. What is "
@@ -119,9 +119,9 @@ def _computed(run: StageRun, parts: Sequence[str], seconds: float) -> dict[str, 
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [code, os.environ.get("PYTHONPATH")]))}
     with tempfile.TemporaryDirectory(prefix="ratchet-alone-") as folder:
         rows = Path(folder) / "rows.json"
-        said = Path(folder) / "said"
+        output = Path(folder) / "said"
         command = [sys.executable, "-m", __name__, str(run.directory), own, str(rows), *parts]
-        with said.open("wb") as file:
+        with output.open("wb") as file:
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         until = time.monotonic() + seconds
         try:
@@ -134,7 +134,7 @@ def _computed(run: StageRun, parts: Sequence[str], seconds: float) -> dict[str, 
             process.wait()
         if process.returncode == 0:
             return durable.read_json(rows)
-        last = said.read_text(errors="replace").strip().rpartition("\n")[2]
+        last = output.read_text(errors="replace").strip().rpartition("\n")[2]
         took_long = f"it takes more than {seconds:.0f} s" if time.monotonic() > until else last
         return f"it could not be computed again by itself: {took_long}"
 

@@ -262,7 +262,7 @@ def _require_unchanged(
     if fingerprint(stage.name, stage.version, config.scientific(), external, prints) == run.fingerprint:
         return
     begun = read(run.stage_file)
-    read_then = {role: given["fingerprint"] for role, given in begun.get("inputs", {}).items()}
+    read_then = {role: entry["fingerprint"] for role, entry in begun.get("inputs", {}).items()}
     then, now = (
         dict(leaves({**begun.get("external", {}), "reads": read_then})),
         dict(leaves({**external, "reads": prints})),

@@ -30,9 +30,9 @@ class BoundGenerators:
 
     def changed(self, kept: Mapping[str, Any] | None = None) -> str:
         """The name of one that has drawn since, and that is none of what is `kept`; empty where none has."""
-        given = {id(one) for value in (kept or {}).values() for _, one in members("", value)}
-        own = [(name, one) for name, one, state in self._states.values() if state_of(one) != state]
-        return next((name for name, one in own if id(one) not in given), "")
+        known = {id(member) for value in (kept or {}).values() for _, member in members("", value)}
+        own = [(name, member) for name, member, state in self._states.values() if state_of(member) != state]
+        return next((name for name, member in own if id(member) not in known), "")
 
 
 def frames() -> Iterator[FrameType]:
@@ -48,12 +48,12 @@ def members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """A value and what it holds, by name."""
     yield name, value
     if isinstance(value, list | tuple):
-        yield from ((f"{name}[{number}]", one) for number, one in enumerate(value[:MEMBERS]))
+        yield from ((f"{name}[{number}]", member) for number, member in enumerate(value[:MEMBERS]))
     elif isinstance(value, dict):
-        yield from ((f"{name}[{key!r}]", one) for key, one in [*islice(value.items(), MEMBERS)])
+        yield from ((f"{name}[{key!r}]", member) for key, member in [*islice(value.items(), MEMBERS)])
     elif not isinstance(value, type | ModuleType | FunctionType):
         own = inspect.getattr_static(value, "__dict__", None) and getattr(value, "__dict__", {})
-        yield from ((f"{name}.{key}", one) for key, one in [*islice((own or {}).items(), MEMBERS)])
+        yield from ((f"{name}.{key}", member) for key, member in [*islice((own or {}).items(), MEMBERS)])
 
 
 def state_of(value: Any) -> bytes | None:

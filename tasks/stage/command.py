@@ -168,18 +168,18 @@ class _Guarded:
     def __init__(self, arguments: list[str], folder: Path) -> None:
         self._what = arguments[0]
         self.returncode: int | None = None
-        status, told = os.pipe()
+        status, writer = os.pipe()
         self._status = os.fdopen(status, "rb")
         try:
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", GUARD, str(told), *arguments],
+                [sys.executable, "-I", "-S", GUARD, str(writer), *arguments],
                 cwd=folder, env=os.environ | {"PYTHONUNBUFFERED": "1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[told],
+                stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[writer],
             )  # fmt: skip
         except (OSError, ValueError) as error:
             raise BadInput(f"{self._what} cannot be started: {getattr(error, 'strerror', None) or error}") from None
         finally:
-            os.close(told)
+            os.close(writer)
         assert self._guard.stdout
         self.output = self._guard.stdout
 

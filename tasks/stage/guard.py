@@ -79,10 +79,10 @@ def _descendants() -> set[int]:
                 parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
         except OSError:
             pass  # it is over
-    below, found = {os.getpid()}, set[int]()
-    while below := {process for process, parent in parents.items() if parent in below and process not in found}:
-        found |= below
-    return found
+    below, descendants = {os.getpid()}, set[int]()
+    while below := {process for process, parent in parents.items() if parent in below and process not in descendants}:
+        descendants |= below
+    return descendants
 
 
 def _signal_all(number: int) -> set[int]:

@@ -107,7 +107,7 @@ class Loops:
         self._begun.append(loop)
         return items, [f"{len(self._begun):02d}-{number:05d}-{loop}" for number in range(len(items))]
 
-    def work_on(self, place: int, number: int, item: Item, of: int, unit: str) -> Iterator[Item]:
+    def work_on(self, place: int, number: int, item: Item, total: int, unit: str) -> Iterator[Item]:
         """Yields the item, with the generators that are its own; BadInput where nothing is told of it, and for a loop
         that is left there."""
         self._rows, self._place = [], {"loop": place, "item": number}
@@ -122,7 +122,7 @@ class Loops:
         except GeneratorExit:
             self._rows = None
             self._unfinished = (
-                f"the loop over run.resume was left at {item!r}, {number + 1} of {of} {unit}: after a "
+                f"the loop over run.resume was left at {item!r}, {number + 1} of {total} {unit}: after a "
                 "kill, kept items are not given again, so it would not be left there. Go through all items, or "
                 "write a loop by run.saved and run.save"
             )

@@ -278,8 +278,8 @@ def outcome_of(error: BaseException) -> Outcome:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """True if an allocation failed, of this process or of a GPU."""
-    told = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
-    return told or isinstance(error, MemoryError)
+    in_words = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
+    return in_words or isinstance(error, MemoryError)
 
 
 def _from_own_code(error: BaseException) -> list[traceback.FrameSummary]:

@@ -68,10 +68,10 @@ def _pack(value: Any, place: str, tensors: Tensors) -> Any:
         return {"numpy.Generator": _pack([value.bit_generator.state, seeds.state], place, tensors)}
     if isinstance(value, torch.Tensor) and not value.is_leaf:
         raise BadInput(f"run.save: {place} is a tensor with its graph of gradients, which is not kept: give .detach()")
-    of = f" of {value.dtype}" if hasattr(value, "dtype") else ""
+    how = f" of {value.dtype}" if hasattr(value, "dtype") else ""
     raise BadInput(
-        f"run.save: {place} is a {kind.__name__}{of}, which would not come back as it is: keep numbers, text, tensors, "
-        "arrays, generators of NumPy and torch, and lists, tuples and dict of them, such as model.state_dict()"
+        f"run.save: {place} is a {kind.__name__}{how}, which would not come back as it is: keep numbers, text, "
+        "tensors, arrays, generators of NumPy and torch, and lists, tuples and dict of them, such as model.state_dict()"
     )
 
 

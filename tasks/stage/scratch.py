@@ -124,7 +124,7 @@ class ScratchCheckpoints:
                 raise Outside(f"{file} is a link to {target}, out of its checkpoint: copy there what it leads to")
         linked = step is not None and path not in self._listed and bool(self._copies().keys() - {step})
         place, number = real.relative_to(_real(self._folder)), step or 0
-        later = [copy for of, copies in self._copies().items() if of >= number for copy in copies]
+        later = [copy for least, copies in self._copies().items() if least >= number for copy in copies]
         if step is None or not all(os.path.lexists(copy / place) for copy in later):  # the number says no order
             self._copied = step = max(self._copied + 1, self._done(), *(kept + 1 for kept in self._copies()))
         before = self._copies().get(step, [])
@@ -201,8 +201,8 @@ class ScratchCheckpoints:
         """None where there is none; the parts of `0.14` are no whole numbers, nor is what stands beside the `*`."""
         head, star, rest = self._pattern.partition("*")
         pattern = f"{fnmatch.translate(head)[:-2]}(.*){fnmatch.translate(rest.rpartition('*')[2])}"
-        found = re.match(pattern, path.relative_to(self._folder).as_posix()) if star else None
-        numbers = re.findall(r"\d+(?:\.\d+)*", found[1]) if found else []
+        match = re.match(pattern, path.relative_to(self._folder).as_posix()) if star else None
+        numbers = re.findall(r"\d+(?:\.\d+)*", match[1]) if match else []
         return next((int(number) for number in reversed(numbers) if number.isdigit()), None)
 
 

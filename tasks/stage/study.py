@@ -88,7 +88,7 @@ class StageConfiguration(Configuration):
         execution = chosen(self.execution, self.multiplications, begun_with.get("device"))
         return self if execution is self.execution else self.model_copy(update={"execution": execution})
 
-    def require_input(self, role: str, given: StageInput) -> None:
+    def require_input(self, role: str, stage: StageInput) -> None:
         """BadInput where a finished stage lacks what this one reads: it is asked before the others run."""
 
     @property
@@ -101,10 +101,10 @@ def nested(inputs: Mapping[str, Any]) -> Any:
     """What a study gave: `{"none-0": a, "none-1": b}` is `{"none": {0: a, 1: b}}`, `{"_0": a, "_1": b}` is `[a, b]`."""
     if inputs.keys() == {""}:
         return inputs[""]
-    found: dict[Any, dict[str, Any]] = {}
-    for role, given in inputs.items():
+    tree: dict[Any, dict[str, Any]] = {}
+    for role, stage in inputs.items():
         text, number = re.fullmatch(r"_?(.*?)(-\d+)?", role).groups()  # type: ignore[union-attr]
-        found.setdefault(text or int((number or "-0")[1:]), {})[number or "" if text else ""] = given
-    several = {key: nested(rest) for key, rest in found.items()}
+        tree.setdefault(text or int((number or "-0")[1:]), {})[number or "" if text else ""] = stage
+    several = {key: nested(rest) for key, rest in tree.items()}
     places = [str(place) for place in range(len(several))]
     return [several[place] for place in places] if places and several.keys() == {*places} else several

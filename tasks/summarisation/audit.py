@@ -29,15 +29,15 @@ from tasks.summarisation.words import lead_words, words
 
 
 def audit(
-    run: StageRun, config: AuditConfig, text: StageInput, evaluation: StageInput, rewritten: StageInput, **given: Any
+    run: StageRun, config: AuditConfig, text: StageInput, evaluation: StageInput, rewritten: StageInput, **inputs: Any
 ) -> AuditResult:
     """CheckFailed names the first model and pair whose number is another one than that of its record.
 
     `given` are the models and starts, and their attacks as `uat-...` and `hotflip-...`.
     """
     audited = Audited(run, HOW.format(device(config.execution).type))
-    asks = _Summaries(config, text, given, records_of(evaluation), records_of(rewritten))
-    ask_models(run, config, text, given, audited, asks.asked)
+    asks = _Summaries(config, text, inputs, records_of(evaluation), records_of(rewritten))
+    ask_models(run, config, text, inputs, audited, asks.asked)
     for asked in (asks.scores_of_tests(), asks.scores_of_attacked()):
         audited.ask(asked)
     return audited.result()
@@ -47,9 +47,9 @@ class _Summaries:
     """The losses and scores of summaries, of test pairs and of attacked ones."""
 
     def __init__(
-        self, config: AuditConfig, text: StageInput, given: Any, evaluated: list[Row], rewritten: list[Row]
+        self, config: AuditConfig, text: StageInput, inputs: Any, evaluated: list[Row], rewritten: list[Row]
     ) -> None:
-        self.config, self.text, self.given, self.tokenizer = config, text, given, tokenizer_of(text)
+        self.config, self.text, self.given, self.tokenizer = config, text, inputs, tokenizer_of(text)
         self.evaluated, self.rewritten = evaluated, rewritten
         self.test = examples(text.path / "text", "test", self.tokenizer)
         self.places = {pair.example_id: place for place, pair in enumerate(self.test)}
@@ -63,11 +63,12 @@ class _Summaries:
         yield Asked("summaries", rows, written, "of agreement", AUDITED["summaries"], count), name
         if name in self.config.attacked:
             changed = {
-                (one.attack, one.pair.example_id): one for one in attacked(self.config, self.text, self.given, name)
+                (attacked_text.attack, attacked_text.pair.example_id): attacked_text
+                for attacked_text in attacked(self.config, self.text, self.given, name)
             }
             known = {(row["attack"], row["example_id"]): row for row in self.rewritten if row["model"] == name}
             require_each_once(f"{name} wrote of every attacked article", known, changed)
-            both = [(one, known[key]) for key, one in changed.items()]
+            both = [(attacked_text, known[key]) for key, attacked_text in changed.items()]
             of_attacked = partial(self._attacked, name, model)
             asked = Asked("summaries", both, of_attacked, "of agreement", AUDITED["summaries"], count)
             yield asked, f"{name}, attacked"
@@ -99,10 +100,12 @@ class _Summaries:
         )
 
     def _attacked(self, name: str, model: PreTrainedModel, both: Any) -> Iterator[Again]:
-        one, row = both
-        what = f"the summary of {one.pair.example_id[:12]} by {name} under {one.attack}"
-        yield as_good(model, self.tokenizer, self.config, what, one.read, row["written"])
-        yield as_good(model, self.tokenizer, self.config, f"{what}, which did not", one.clean, row["clean_written"])
+        attacked_text, row = both
+        what = f"the summary of {attacked_text.pair.example_id[:12]} by {name} under {attacked_text.attack}"
+        yield as_good(model, self.tokenizer, self.config, what, attacked_text.read, row["written"])
+        yield as_good(
+            model, self.tokenizer, self.config, f"{what}, which did not", attacked_text.clean, row["clean_written"]
+        )
 
     def scores_of_tests(self) -> Asked[Row]:
         """Those of all test pairs, and those that need no model."""
@@ -172,6 +175,6 @@ def alone(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Au
 
 def rouge1(reference: str, written: str) -> float:
     """ROUGE-1 F1 by its definition: words in common, each as often as both have it."""
-    asked, given = (Counter(words(text)) for text in (reference, written))
-    common = (asked & given).total()
-    return 2 * common / (asked.total() + given.total()) if common else 0.0
+    asked, counted = (Counter(words(text)) for text in (reference, written))
+    common = (asked & counted).total()
+    return 2 * common / (asked.total() + counted.total()) if common else 0.0

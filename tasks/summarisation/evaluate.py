@@ -84,19 +84,19 @@ class Writer:
     @torch.no_grad()
     def losses(self, articles: Sequence[Example], summaries: Sequence[Example]) -> list[float]:
         """Loss of each summary behind each article, summed over its tokens, in nats."""
-        found: list[float] = []
+        sums: list[float] = []
         for first in range(0, len(articles), self.batch):
             some = slice(first, first + self.batch)
             read = self._filled([pair.read for pair in articles[some]])
             asked = self._filled([pair.reference for pair in summaries[some]])
             losses_BS = language.reference_losses(self.model, read, asked, self.tokenizer.eos_token_id)
-            found += losses_BS.double().sum(dim=1).tolist()
-        return found
+            sums += losses_BS.double().sum(dim=1).tolist()
+        return sums
 
     @torch.no_grad()
     def write(self, articles: Sequence[list[int]]) -> list[str]:
         """A summary of each article, which are token ids as a model reads them, by transformers' beam search."""
-        found, how, ids_of = [], self.config.decoding, self.model.config
+        texts, how, ids_of = [], self.config.decoding, self.model.config
         self.model.generation_config = GenerationConfig(  # and nothing that a pretrained model's own says
             num_beams=how.beams,
             length_penalty=how.length_penalty,
@@ -111,8 +111,8 @@ class Writer:
             read = self._filled(articles[first : first + self.batch])
             attended = language.until_the_end(read, self.tokenizer.eos_token_id)
             tokens = self.model.generate(input_ids=read, attention_mask=attended)
-            found += [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
-        return found
+            texts += [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+        return texts
 
     def _filled(self, sequences: Sequence[list[int]]) -> torch.Tensor:
         fill = self.tokenizer.eos_token_id if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id

@@ -152,26 +152,26 @@ def _rouge(rows: Rows, name: str, resamples: int, level: float) -> dict[str, Est
 
 def _drops(rows: Rows, read: ReadAttacks, resamples: int, level: float) -> dict[str, dict[str, Estimate]]:
     """Attack -> model -> ROUGE-1 of the articles as they were less that under attack, of every attacked article."""
-    found: dict[str, dict[str, Estimate]] = {}
+    drops: dict[str, dict[str, Estimate]] = {}
     for attack, results in read.searched.items():
         for model in results:
             own = [row for row in rows if (row["attack"], row["model"]) == (attack, model)]
             asked = sorted(row["example_id"] for row in read.strongest[attack][model])
             wrote = sorted(row["example_id"] for row in own)
             require_equal(f"{model} wrote of every article that {attack} attacked", wrote, asked)
-            found.setdefault(attack, {})[model] = _mean(own, "clean_rouge1", "rouge1", resamples, level)
-    return found
+            drops.setdefault(attack, {})[model] = _mean(own, "clean_rouge1", "rouge1", resamples, level)
+    return drops
 
 
 def _rouge_differences(
     rows: Mapping[str, Rows], pairs: Sequence[tuple[str, str]], resamples: int, level: float
 ) -> dict[str, Estimate]:
     """ROUGE-1 of a model less that of another on the same articles, and of every model less the first words'."""
-    found = {}
+    differences = {}
     for model, reference in pairs:
         theirs = {row["example_id"]: row["rouge1"] for row in rows[reference]}
         both = [row | {"reference": theirs[row["example_id"]]} for row in rows[model]]
-        found[f"{model} - {reference}"] = _mean(both, "rouge1", "reference", resamples, level)
+        differences[f"{model} - {reference}"] = _mean(both, "rouge1", "reference", resamples, level)
     for model, own in rows.items():
-        found[f"{model} - lead"] = _mean(own, "rouge1", "lead_rouge1", resamples, level)
-    return found
+        differences[f"{model} - lead"] = _mean(own, "rouge1", "lead_rouge1", resamples, level)
+    return differences

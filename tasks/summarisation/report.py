@@ -27,7 +27,7 @@ def report(run: StageRun, config: ReportConfig, **inputs: StageInput) -> Publish
     require_verified(inputs)
     read = ReadAttacks.of(inputs, config.attacked, config.uat, config.hotflip)
     results = final_results(run, config, inputs, read)
-    rows = {attack: [row for own in of.values() for row in own] for attack, of in read.strongest.items()}
+    rows = {attack: [row for own in by_model.values() for row in own] for attack, by_model in read.strongest.items()}
     return publish_report(run, inputs, results, document(results), tables=rows)
 
 
@@ -38,17 +38,23 @@ def sweep_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Pu
 
 def document(results: FinalResults) -> Document:
     """The report: a function of its numbers."""
-    given = answered_once(results.primary, results.attacks)
+    answered = answered_once(results.primary, results.attacks)
     pieces = {
-        "answer": _figure(results) if results.primary.answer is None else answer_figure(given),
+        "answer": _figure(results) if results.primary.answer is None else answer_figure(answered),
         "losses": _loss_table(results),
         "layers": views.layer_table(results),
         "effects": views.effect_table(results, {"ROUGE-1 drop": partial(_drop, results)}),
-        "comparison": views.comparison_table(results, given),
+        "comparison": views.comparison_table(results, answered),
         "differences": views.difference_table(results),
     }
     models = [f"{name}: {'the pretrained model' if name == BASE else ARMS[name].meaning}" for name in results.models]
-    values = {"answer": told(given), "of_answer": numbers(given), "models": models, "NATS": NATS, "points100": _points}
+    values = {
+        "answer": told(answered),
+        "of_answer": numbers(answered),
+        "models": models,
+        "NATS": NATS,
+        "points100": _points,
+    }
     words = {"cautions": cautions, "could_be_seen": could_be_seen}
     filled = fill(Path(__file__).with_name("report.md"), results, pieces, **values, **words)
     return views.dead_marked(filled, results.dead_arms)

@@ -29,32 +29,32 @@ class Attacked:
     """The record of the attack."""
 
 
-def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **given: StageInput) -> dict[str, Any]:
+def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **inputs: StageInput) -> dict[str, Any]:
     """Writes one record for each attack, model and attacked pair, with both summaries and their scores."""
     tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
     keys: list[str] = []
     with run.watched(config.execution.stall_minutes):
         for done, (name, place) in enumerate(config.models.items()):
             role, folder = place.split("/", 1)
-            writer = functools.cache(functools.partial(Writer.of, given[role].path / folder, tokenizer, config))
-            found = list(attacked(config, text, given, name))
-            parts = [found[first : first + DOCUMENTS_IN_A_PART] for first in range(0, len(found), DOCUMENTS_IN_A_PART)]
+            writer = functools.cache(functools.partial(Writer.of, inputs[role].path / folder, tokenizer, config))
+            texts = list(attacked(config, text, inputs, name))
+            parts = [texts[first : first + DOCUMENTS_IN_A_PART] for first in range(0, len(texts), DOCUMENTS_IN_A_PART)]
 
             def rows(part: list[Attacked], name: str = name, writer: Any = writer) -> list[dict[str, Any]]:
-                before, after = ([getattr(one, side) for one in part] for side in ("clean", "read"))
+                before, after = ([getattr(attacked_text, side) for attacked_text in part] for side in ("clean", "read"))
                 written = zip(part, writer().write(before), writer().write(after), strict=True)
                 return [
                     {
-                        "attack": one.attack,
+                        "attack": attacked_text.attack,
                         "model": name,
-                        "example_id": one.pair.example_id,
-                        "source": one.pair.source,
+                        "example_id": attacked_text.pair.example_id,
+                        "source": attacked_text.pair.source,
                         "written": attacked,
                         "clean_written": clean,
-                        **scores("", one.pair.summary, attacked),
-                        **scores("clean_", one.pair.summary, clean),
+                        **scores("", attacked_text.pair.summary, attacked),
+                        **scores("clean_", attacked_text.pair.summary, clean),
                     }
-                    for one, clean, attacked in written
+                    for attacked_text, clean, attacked in written
                 ]
 
             total = len(config.models) * len(parts)
@@ -64,16 +64,16 @@ def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **given: Sta
 
 
 def attacked(
-    config: RewriteConfig | AuditConfig, text: StageInput, given: dict[str, StageInput], model: str
+    config: RewriteConfig | AuditConfig, text: StageInput, inputs: dict[str, StageInput], model: str
 ) -> Iterator[Attacked]:
     """What a model read of every attacked article, built anew of the records; `given` as `uat-...`, `hotflip-...`."""
     tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
     known = {pair.example_id: pair for pair in examples(text.path / "text", JUDGED, tokenizer)}
     packed = packed_pairs(text.path / "text")
     prefix = packed.prefix_ids if packed else []
-    trigger = UatResult.read(given[f"uat-{model}"]).gradient.best.trigger_ids
+    trigger = UatResult.read(inputs[f"uat-{model}"]).gradient.best.trigger_ids
     for attack, most in (("uat", config.uat.text_tokens), ("hotflip", config.hotflip.text_tokens)):
-        for row in read_records(given[f"{attack}-{model}"].path / "records.parquet"):
+        for row in read_records(inputs[f"{attack}-{model}"].path / "records.parquet"):
             pair = known[row["example_id"]]
             *own, end = pair.read
             article = own[len(prefix) :][:most]

@@ -26,8 +26,8 @@ SENTENCE_END = regex.compile(
 def words(text: str) -> list[str]:
     """The words of a text as ROUGE compares them."""
     stem = _stemmer().stem
-    found = WORD.findall(unicodedata.normalize("NFC", text.lower()))
-    return [stem(word) if word.isascii() and len(word) > 3 else word for word in found]
+    matches = WORD.findall(unicodedata.normalize("NFC", text.lower()))
+    return [stem(word) if word.isascii() and len(word) > 3 else word for word in matches]
 
 
 def sentences(text: str) -> list[str]:
@@ -37,8 +37,8 @@ def sentences(text: str) -> list[str]:
 
 def pieces(text: str) -> list[str]:
     """What stands between spaces; of a text that is mostly in scripts without them, its words."""
-    found = WORD.findall(text)
-    return found if 2 * sum(map(bool, map(UNSPACED.match, found))) > len(found) else text.split()
+    matches = WORD.findall(text)
+    return matches if 2 * sum(map(bool, map(UNSPACED.match, matches))) > len(matches) else text.split()
 
 
 def lead_words(summaries: Sequence[str]) -> int:

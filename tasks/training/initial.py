@@ -82,12 +82,14 @@ def load_part(model: Any, folder: Path, part: str, required: Mapping[str, Any]) 
     precision, or is not finite.
     """
     try:
-        told, theirs = durable.read_json(folder / "config.json"), read_tensors(folder / "model.safetensors")
+        described, theirs = durable.read_json(folder / "config.json"), read_tensors(folder / "model.safetensors")
     except (OSError, ValueError) as error:
         raise BadInput(f"start: {folder} holds no model that was kept: {error}") from error
     for name, value in required.items():
-        if told.get(name) != value:
-            raise BadInput(f"start: the model in {folder} has the {name} {told.get(name)}, and {value} is asked for")
+        if described.get(name) != value:
+            raise BadInput(
+                f"start: the model in {folder} has the {name} {described.get(name)}, and {value} is asked for"
+            )
     ours = model.state_dict()
     wanted = [name for name in ours if name.startswith(part)]
     if not wanted:

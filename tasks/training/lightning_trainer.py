@@ -47,7 +47,7 @@ def train_lightning(
     timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]
     left = [timer.time_remaining() for timer in timers if timer.time_remaining() is not None]
     require_equal("the Trainer ends by steps, not by a clock: max_time", left or None, None)
-    source = next(given for given in (train_dataloaders, fit.get("datamodule"), module) if given is not None)
+    source = next(data for data in (train_dataloaders, fit.get("datamodule"), module) if data is not None)
     if make := getattr(source, "train_dataloader", None):
         source.train_dataloader = lambda: _resumed(make())
     else:

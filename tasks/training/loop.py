@@ -198,8 +198,8 @@ class _Attempted:
         examples = culprits.examples if culprits else error.examples
         self.position.step = error.step
         self.run.metrics.append(guarded.skip(error.step, examples))
-        told = "step %s is skipped: %s is not finite, batch examples %s"
-        self.run.log.warning(told, error.step, error.tensor, examples)
+        line = "step %s is skipped: %s is not finite, batch examples %s"
+        self.run.log.warning(line, error.step, error.tensor, examples)
         return True
 
     def _go_back(self, error: NumericalFailure) -> bool:
@@ -220,8 +220,8 @@ class _Attempted:
             restored.rollbacks.append(rollback)
             divided = {"learning_rate_divided_by": restored.divisor(guard)}
             self.run.metrics.append({"step": back, "went_back_from_step": rollback["from_step"], **divided})
-        told = f"{error}: back to step {back:,}, with the learning rate divided by {restored.divisor(guard):g}"
-        self.run.log.warning("%s", told, extra=FOR_THE_TERMINAL)
+        line = f"{error}: back to step {back:,}, with the learning rate divided by {restored.divisor(guard):g}"
+        self.run.log.warning("%s", line, extra=FOR_THE_TERMINAL)
         return True
 
     def _look(self, leave: int = 0) -> bool:
@@ -258,12 +258,12 @@ class _Attempted:
     def _end_early(self) -> None:
         if self.position.gradient_norms.count:
             self._end_epoch()
-        told = (
+        line = (
             f"ends early after step {self.position.step:,} of {self.schedule.total_steps:,}: no validation since step "
             f"{self.position.best_step:,} was better (budget.patience_validations is "
             f"{self.schedule.budget.patience_validations})"
         )
-        self.run.log.info("%s", told, extra=FOR_THE_TERMINAL)
+        self.run.log.info("%s", line, extra=FOR_THE_TERMINAL)
 
     def _end_epoch(self) -> None:
         """Writes the sizes of the epoch's gradients, and resets their counts."""

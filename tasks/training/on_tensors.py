@@ -56,12 +56,12 @@ def train(
 
     @torch.no_grad()
     def evaluate(model: nn.Module) -> dict[str, float]:
-        found: dict[str, list[torch.Tensor]] = {name: [] for name in judges}
+        judged: dict[str, list[torch.Tensor]] = {name: [] for name in judges}
         for rows in zip(*(part.split(run.execution.micro_batch_examples) for part in unseen), strict=True):
             run.progress.touch()
-            for name, values in found.items():  # each is given a copy: a module may work in place
+            for name, values in judged.items():  # each is given a copy: a module may work in place
                 values.append(_of_each(name, judges[name], model, [moved(part.clone(), where) for part in rows]))
-        return {name: torch.cat(values).double().mean().item() for name, values in found.items()}
+        return {name: torch.cat(values).double().mean().item() for name, values in judged.items()}
 
     problem = Problem(
         model.to(where),
@@ -128,9 +128,9 @@ def _tensors(name: str, rows: Rows) -> list[torch.Tensor]:
 def _of_each(name: str, function: OfEach, model: nn.Module, batch: Sequence[torch.Tensor]) -> torch.Tensor:
     values = function(model, *batch)
     if not isinstance(values, torch.Tensor) or values.shape != batch[0].shape[:1]:
-        given = f"shape {[*values.shape]}" if isinstance(values, torch.Tensor) else f"{values!r}"
+        shown = f"shape {[*values.shape]}" if isinstance(values, torch.Tensor) else f"{values!r}"
         raise BadInput(
-            f"train: {name} gave {given} for {len(batch[0])} examples: it gives a tensor of one number for each, "
+            f"train: {name} gave {shown} for {len(batch[0])} examples: it gives a tensor of one number for each, "
             "such as cross_entropy(..., reduction='none')"
         )
     return values

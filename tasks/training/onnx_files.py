@@ -44,11 +44,11 @@ def exported_in_words(files: Mapping[str, OnnxFile], outputs: Sequence[str]) -> 
     if not files:
         return f"Not exported: the extra that writes ONNX files is not installed (`{INSTALL}`; then the same command)."
     largest = map(max, zip(*(file.largest_difference for file in files.values()), strict=True))
-    said = ", ".join(f"{name} {away:.1e}" for name, away in zip(outputs, largest, strict=True))
+    distances = ", ".join(f"{name} {away:.1e}" for name, away in zip(outputs, largest, strict=True))
     examples = min(file.examples for file in files.values())
     return (
         f"Exported: {len(files)} models as ONNX files with their normaliser inside. On {examples} examples onnxruntime "
-        f"differs from torch by no more than: {said}."
+        f"differs from torch by no more than: {distances}."
     )
 
 
@@ -80,7 +80,11 @@ def traced(network: torch.nn.Module, examples: torch.Tensor, names: tuple[str, s
 
 
 def write(
-    graph: ModelProto, network: torch.nn.Module, file: Path, told: Mapping[str, str], batches: Sequence[torch.Tensor]
+    graph: ModelProto,
+    network: torch.nn.Module,
+    file: Path,
+    metadata: Mapping[str, str],
+    batches: Sequence[torch.Tensor],
 ) -> OnnxFile:
     """Writes a network that was traced as `graph`, or differs from that one in its weights alone, and asks both.
 
@@ -98,7 +102,7 @@ def write(
             tensor.CopyFrom(onnx.numpy_helper.from_array(weights.pop(tensor.name).numpy(), tensor.name))
     if weights:
         raise ValueError(f"the graph has no place for {', '.join(weights)}: trace this network by itself")
-    onnx.helper.set_model_props(model, dict(told))
+    onnx.helper.set_model_props(model, dict(metadata))
     onnx.checker.check_model(model, full_check=True)
     file.write_bytes(model.SerializeToString(deterministic=True))
     answers = runtime(file, torch.get_num_threads())
@@ -119,5 +123,5 @@ def runtime(file: Path, threads: int = 1) -> Callable[[np.ndarray], np.ndarray]:
         session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # classes of its own, and RuntimeError
         raise BadInput(f"{file} is no ONNX file that onnxruntime reads: {error}") from None
-    (given,) = session.get_inputs()
-    return lambda values: session.run(None, {given.name: values})[0]
+    (first,) = session.get_inputs()
+    return lambda values: session.run(None, {first.name: values})[0]

@@ -18,7 +18,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MIXER = np.uint64(0xBF58476D1CE4E5B9)
 
 
-def example_at(seed: int, epoch: int, indices: np.ndarray, count: int, of: str = "") -> np.ndarray:
+def example_at(seed: int, epoch: int, indices: np.ndarray, count: int, what: str = "") -> np.ndarray:
     """The examples (of `count`) at the positions `indices` of an epoch's order.
 
     `indices` is an int64 array of values in [0, count); returns an int64 array of the same shape. Over all
@@ -27,7 +27,7 @@ def example_at(seed: int, epoch: int, indices: np.ndarray, count: int, of: str =
     if count < 1:
         raise ValueError("there are no examples to order")
     half_bits = max(1, (max(count - 1, 1).bit_length() + 1) // 2)
-    keys = _keys(f"{seed} {epoch} {of}".rstrip())
+    keys = _keys(f"{seed} {epoch} {what}".rstrip())
     places = np.asarray(indices).astype(np.uint64)
     placed = _feistel(places, keys, half_bits)
     outside = placed >= count

@@ -65,8 +65,8 @@ def compared(value: float, trivial: dict[str, float], higher_is_better: bool = F
     if not trivial:
         return {}
     best = (max if higher_is_better else min)(trivial.values())
-    said = {"higher_is_better": True} if higher_is_better else {}
-    return {"trivial": trivial, "ratio_to_trivial": value / best, **said}
+    direction = {"higher_is_better": True} if higher_is_better else {}
+    return {"trivial": trivial, "ratio_to_trivial": value / best, **direction}
 
 
 def require_usable_gate(schedule: Schedule, problem: Problem) -> None:

@@ -67,7 +67,7 @@ class Trained(Result):
 def weights_of(stage: StageInput) -> str:
     """A digest of the files of the weights in `model/` of a verified stage: equal ones are one training."""
     outputs = durable.read_json(stage.run.marker_file)["outputs"]
-    files = {name: said["sha256"] for name, said in outputs.items() if name.startswith("model/")}
+    files = {name: about["sha256"] for name, about in outputs.items() if name.startswith("model/")}
     return durable.sha256_json({name: digest for name, digest in files.items() if name.endswith(".safetensors")})
 
 

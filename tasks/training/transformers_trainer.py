@@ -67,8 +67,8 @@ def train_transformers(run: StageRun, trainer: Trainer) -> Any:
 
 def _untested(trainer: Trainer) -> str:
     """What of this Trainer no test shows to go on with equal bytes; empty for nothing."""
-    given = [(field.name, field.default, getattr(trainer.args, field.name)) for field in fields(TrainingArguments)]
-    names = [name for name, default, value in given if value and value != default and not name.startswith(TESTED)]
+    arguments = [(field.name, field.default, getattr(trainer.args, field.name)) for field in fields(TrainingArguments)]
+    names = [name for name, default, value in arguments if value and value != default and not name.startswith(TESTED)]
     callbacks = [
         type(callback).__name__
         for callback in trainer.callback_handler.callbacks
@@ -112,8 +112,8 @@ class _Callback(TrainerCallback):
             control.should_save = control.should_training_stop = True
         return control
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
-        logged = {name: value for name, value in given["logs"].items() if not name.endswith(NOT_OF_THE_TRAINING)}
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
+        logged = {name: value for name, value in more["logs"].items() if not name.endswith(NOT_OF_THE_TRAINING)}
         if logged.keys() - {"epoch", "total_flos"}:
             self.run.metrics.append({"step": state.global_step, **logged})
 

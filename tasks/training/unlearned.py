@@ -19,7 +19,7 @@ SHOWN = 4
 def unlearned(runs: Iterable[RunDirectory]) -> str:
     """A sentence on the unlearned trainings of these runs, and one on each that is not shown to be exact."""
     runs = sorted(set(runs), key=lambda run: run.path)
-    doubted = [f"{run.stage} {run.path.name} {said}" for run in runs if (said := exactness(run))]
+    doubted = [f"{run.stage} {run.path.name} {doubt}" for run in runs if (doubt := exactness(run))]
     more = [f"and {len(doubted) - SHOWN} more"] if doubted[SHOWN:] else []
     return "; ".join(filter(None, [_unlearned(runs), *doubted[:SHOWN], *more]))
 

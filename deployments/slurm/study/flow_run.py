@@ -73,7 +73,7 @@ class _Board:
             self._changed.notify_all()
         self._log.info("%s %s: %s", handle.label, print_[:12], standing.line)
         if standing.stand != "waits" and print_ not in self._tasks:
-            parents = [given.run.fingerprint for given in handle.inputs.values()]
+            parents = [before.run.fingerprint for before in handle.inputs.values()]
             self._tasks[print_] = self._task_of(handle).submit(
                 wait_for=[self._tasks[parent] for parent in parents if parent in self._tasks]
             )

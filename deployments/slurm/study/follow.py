@@ -126,7 +126,7 @@ def _all(slurm: SlurmStudy, look: Look) -> Standings:
 
 
 def follow(
-    follower: Follower, changed: Told, once: bool = False, polled: Callable[[Standings], None] = lambda found: None
+    follower: Follower, changed: Told, once: bool = False, polled: Callable[[Standings], None] = lambda stages: None
 ) -> State[None]:
     """Starts the study and polls until it is finished or nothing is under way.
 
@@ -144,7 +144,7 @@ def follow(
 
     while True:
         try:
-            found = poll(tell)
+            stages = poll(tell)
         except (httpx.HTTPError, OSError) as error:  # the server or the disk is away: the jobs go on
             if not (passes(error) if isinstance(error, httpx.HTTPError) else not once):
                 raise
@@ -157,9 +157,9 @@ def follow(
             tries += 1
             continue
         poll, tries = follower.advance, 0
-        polled(found)
-        if once or not found.under_way:
-            return final_state(found)
+        polled(stages)
+        if once or not stages.under_way:
+            return final_state(stages)
         time.sleep(POLL_SECONDS)
 
 

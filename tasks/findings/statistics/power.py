@@ -19,9 +19,9 @@ def smallest_shown(parts: Sequence[tuple[float, float]], confidence_level: float
     estimated, so the limit itself varies: over the quantiles of its chi-squares the chance is averaged. It says what
     such a study finds, and nothing about the difference that was seen.
     """
-    squares, error = np.zeros(()), float(np.hypot.reduce([of for of, _ in parts]))
-    for of, freedom in parts:
-        limit = stdtrit(freedom, (1 + confidence_level) / 2) * of
+    squares, error = np.zeros(()), float(np.hypot.reduce([part for part, _ in parts]))
+    for part, freedom in parts:
+        limit = stdtrit(freedom, (1 + confidence_level) / 2) * part
         squares = np.add.outer(squares, limit**2 * 2 * gammaincinv(freedom / 2, QUANTILES) / freedom)
     limits = np.sqrt(squares)
     return float(brentq(lambda effect: ndtr((effect - limits) / error).mean() - POWER, 0.0, limits.max() + 10 * error))

@@ -64,7 +64,7 @@ class SweepResults(Result):
         for cell in self.cells.values():
             for title, numbers in cell.numbers.items():
                 labels.setdefault(title, {}).update(dict.fromkeys(numbers))
-        return {title: [*of] for title, of in labels.items()}
+        return {title: [*names] for title, names in labels.items()}
 
     def is_equal(self, title: str, label: str) -> bool:
         """True for a number that no key changes."""
@@ -152,8 +152,8 @@ class Found:
 
 def collect(config: SweepConfig, cells: dict[str, StageInput], runs: dict[str, str]) -> SweepResults:
     """The results of the finished `cells`; `runs` are their run directories. BadInput for a cell without numbers."""
-    found = {name: numbers_of(stage, config.metrics) for name, stage in cells.items()}
-    metrics = {title: metric for one in found.values() for title, metric in one.metrics.items()}
+    numbers = {name: numbers_of(stage, config.metrics) for name, stage in cells.items()}
+    metrics = {title: metric for of_cell in numbers.values() for title, metric in of_cell.metrics.items()}
     declared = [title for title, metric in metrics.items() if metric != UNDECLARED]
     return SweepResults(
         study=config.study,
@@ -163,7 +163,7 @@ def collect(config: SweepConfig, cells: dict[str, StageInput], runs: dict[str, s
             name: CellNumbers(
                 values=values,
                 run=runs.get(name),
-                numbers=found[name].numbers if name in found else {},
+                numbers=numbers[name].numbers if name in numbers else {},
                 cause=config.causes.get(name, ""),
             )
             for name, values in config.cells.items()
@@ -182,22 +182,22 @@ def numbers_of(stage: StageInput, declared: Sequence[Swept]) -> Found:
     """
     file = stage.path / FINAL_RESULTS
     file = file if file.is_file() else stage.run.result_file
-    values, found = durable.read_json(file), Found()
+    values, numbers = durable.read_json(file), Found()
     if isinstance(values, dict):
         values = {name: value for name, value in values.items() if name not in NOTED_BY_THE_FRAME}
-        for one in declared:
-            metric = Metric(**{name: getattr(one, name) for name in Metric.model_fields}) if one.compared else None
-            for words, value in _matches(values, one.numbers.split("."), {}):
-                found.add(one.title.format(**words), words.get("arm", ""), value, metric)
+        for each in declared:
+            metric = Metric(**{name: getattr(each, name) for name in Metric.model_fields}) if each.compared else None
+            for words, value in _matches(values, each.numbers.split("."), {}):
+                numbers.add(each.title.format(**words), words.get("arm", ""), value, metric)
         if not declared:
-            _walk(values, (), found)
-    if not found.numbers:
-        asked = f" ({', '.join(one.numbers for one in declared)})" if declared else ""
+            _walk(values, (), numbers)
+    if not numbers.numbers:
+        asked = f" ({', '.join(each.numbers for each in declared)})" if declared else ""
         raise BadInput(
             f"{stage.path}: {file.name} has no number that a sweep could show{asked}: return numbers from the stage "
             f"{stage.run.stage}, or write them to {FINAL_RESULTS}"
         )
-    return found
+    return numbers
 
 
 def _matches(values: Any, parts: Sequence[str], words: dict[str, str]) -> Iterator[tuple[dict[str, str], Any]]:
@@ -213,7 +213,7 @@ def _matches(values: Any, parts: Sequence[str], words: dict[str, str]) -> Iterat
                 yield from _matches(value, rest, words)
 
 
-def _walk(values: Mapping[str, Any], path: tuple[str, ...], found: Found, compared: bool = True) -> None:
+def _walk(values: Mapping[str, Any], path: tuple[str, ...], numbers: Found, compared: bool = True) -> None:
     """Adds every number: those that are declared by their metric, of what else stands beside them none is one, and
     where nothing is declared each group of numbers is one."""
     declared = metrics_of(values) or {}
@@ -221,10 +221,10 @@ def _walk(values: Mapping[str, Any], path: tuple[str, ...], found: Found, compar
         if metric := declared.get(key):
             of_arms = value if isinstance(value, dict) else {path[-1] if path else "": value}
             for arm, number in of_arms.items():
-                found.add(".".join([*path[:-1], key]), arm, number, metric)
+                numbers.add(".".join([*path[:-1], key]), arm, number, metric)
         elif isinstance(value, dict):
             if key != "metrics" or not declared:
-                _walk(value, (*path, key), found, compared and not declared)
+                _walk(value, (*path, key), numbers, compared and not declared)
         else:
             title, label = (".".join(path), key) if path else (key, "")
-            found.add(title, label, value, UNDECLARED if compared and not declared else None)
+            numbers.add(title, label, value, UNDECLARED if compared and not declared else None)

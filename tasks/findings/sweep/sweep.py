@@ -139,8 +139,8 @@ def _means(results: SweepResults) -> list[str]:
     """Up to three means, where nothing is compared and the seed alone varies."""
     means = {
         title if name == "all seeds" else f"{title}, {name}": mean
-        for title, of in results.means.items()
-        for name, mean in of.items()
+        for title, each in results.means.items()
+        for name, mean in each.items()
         if mean.interval and not results.other_keys
     }
     return [
@@ -175,7 +175,9 @@ def _cell_table(results: SweepResults, title: str, labels: list[str]) -> Table:
     rows = []
     for cell in results.cells.values():
         numbers = cell.numbers.get(title, {})
-        shown = [MISSING if cell.run is None else NUMBER(numbers[of]) if of in numbers else "-" for of in labels]
+        shown = [
+            MISSING if cell.run is None else NUMBER(numbers[label]) if label in numbers else "-" for label in labels
+        ]
         rows.append([*map(str, cell.values), *shown, run_name(cell.run or "-")])
     return Table(f"{title}: every cell.", [*results.keys, *(labels if len(labels) > 1 else ["value"]), "run"], rows)
 

@@ -86,8 +86,8 @@ class Outputs(Result):
 
 def rate_row(rate: float, tried: Sequence[Tried]) -> RateRow:
     """The row of a rate, of what was tried with each seed."""
-    changes = [one.change for one in tried if one.change is not None]
-    worst = max(tried, key=lambda one: one.gradient_norm_max)
+    changes = [trial.change for trial in tried if trial.change is not None]
+    worst = max(tried, key=lambda trial: trial.gradient_norm_max)
     return RateRow(
         rate=rate,
         seeds=len(tried),
@@ -111,8 +111,8 @@ def recommended(rows: Sequence[RateRow], max_gradient_norm: float, min_gain: flo
     faults = {row.rate: _fault(row, max_gradient_norm, min_gain) for row in rows}
     sound = [row for row in rows if not faults[row.rate]]
     if not sound:
-        said = "; ".join(f"{rate:g}: {fault}" for rate, fault in faults.items())
-        return Recommendation(rate=None, because=f"none of the rates that were tried can be recommended ({said})")
+        listing = "; ".join(f"{rate:g}: {fault}" for rate, fault in faults.items())
+        return Recommendation(rate=None, because=f"none of the rates that were tried can be recommended ({listing})")
     best = min(sound, key=lambda row: row.mean or 0.0)
     others = "; ".join(f"{rate:g}: {fault}" for rate, fault in faults.items() if fault)
     return Recommendation(
