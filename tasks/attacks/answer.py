@@ -207,9 +207,7 @@ def answered_once(primary: PrimaryAnswer, attacks: Mapping[str, Findings]) -> An
 
 def answer_figure(answered: Answered) -> Figure | None:
     """The difference that answers beside its margin, and on what it hangs; None where nothing of it is known."""
-    rows = [
-        Estimated(kind, name, row.value, row.interval) for kind, name, row in comparisons(answered) if row is not None
-    ]
+    rows = [Estimated(kind, name, row.value, row.interval) for kind, name, row in comparisons(answered) if row]
     if not rows:
         return None
     asked = answered.primary.primary

@@ -57,15 +57,13 @@ def require_memory(
     if need <= total:
         return parts
     sizes = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts.items())
-    advice = (
+    head = (
         f"training {parts['fp32 weights'] // BYTES_PER_PARAMETER:,} parameters needs at least {need / GIB:.1f} GiB "
         f"({sizes}), and this {kind} has {total / GIB:.1f} GiB: "
     )
     alone = execution.model_copy(update={"micro_batch_examples": 1})
     if execution.fit_memory and sum(training_memory(model, sequence_length, alone, predicted).values()) <= total:
-        log.warning(
-            "%smicro-batches are halved when memory ends (execution.fit_memory)", advice, extra=FOR_THE_TERMINAL
-        )
+        log.warning("%smicro-batches are halved when memory ends (execution.fit_memory)", head, extra=FOR_THE_TERMINAL)
         return parts
     held = sum(size for part, size in parts.items() if part in ("fp32 weights", "gradients", "two AdamW moments"))
     changes = ["take a device with more memory or a smaller model"]
@@ -74,4 +72,4 @@ def require_memory(
             changes.insert(0, "set execution.gradient_checkpointing=true")
         if execution.micro_batch_examples > 1:
             changes.insert(0, f"lower execution.micro_batch_examples (now {execution.micro_batch_examples})")
-    raise BadInput(f"{advice}{', '.join(changes[:-1])}{', or ' if changes[1:] else ''}{changes[-1]}")
+    raise BadInput(f"{head}{', '.join(changes[:-1])}{', or ' if changes[1:] else ''}{changes[-1]}")
