@@ -35,17 +35,17 @@ CAPS = {
 }
 """Of issue 50. A study's lines are its room, its page, its report.md, and what only it uses of shared rooms."""
 ABOVE: dict[str, int] = {
-    "core": 12_396,
-    "findings": 4_491,
-    "slurm": 6_297,
-    "face": 4_382,
-    "icecube": 2_813,
-    "inversion": 2_041,
-    "poison": 2_626,
-    "calorimeter": 2_161,
-    "subjects": 10_828,
-    "all": 53_512,
-    "tests": 55_616,
+    "core": 12_179,
+    "findings": 4_433,
+    "slurm": 6_296,
+    "face": 4_346,
+    "icecube": 2_762,
+    "inversion": 2_012,
+    "poison": 2_562,
+    "calorimeter": 2_038,
+    "subjects": 10_826,
+    "all": 52_204,
+    "tests": 55_126,
 }
 """Floors that are above their cap, and how many lines they may have until they are below: these numbers only fall."""
 
