@@ -287,10 +287,10 @@ ALLOWED = {
     # of Prefect's server, whose password makes one this user, and whose files are required to be this user's
     "deployments/services.py: Path(run.parameters.get('study_file', ''))",
     "deployments/slurm/job/variables.py: Path(variables['folder'])",
-    "deployments/slurm/pool/service.py: Path(given['root'])",
-    "deployments/slurm/pool/service.py: Path(given['study_file'])",
-    "deployments/slurm/study/follower.py: Path(given['file'])",
-    "deployments/slurm/study/follower.py: Path(given['root'])",
+    "deployments/slurm/pool/service.py: Path(asked['root'])",
+    "deployments/slurm/pool/service.py: Path(asked['study_file'])",
+    "deployments/slurm/study/follower.py: Path(entry['file'])",
+    "deployments/slurm/study/follower.py: Path(entry['root'])",
     "flows/follow.py: Path(os.environ['RATCHET_STOP_NOTE'])",
     # signed by this user
     "deployments/prefect/report_pages.py: Path('/', request.path_params['file'])",
