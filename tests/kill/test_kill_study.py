@@ -54,10 +54,10 @@ def _kill(root: Path, forks: Forks, stage: str, steps: int | None) -> None:
     """Starts the study and kills it in its next attempt at `stage`; once more where the kill came too late for that."""
     for _ in range(5):
         assert _start(root, forks, stage, steps, signal.SIGKILL)[0] == -signal.SIGKILL, f"it came to no {stage}"
-        (run,) = root.glob(f"smoke/{stage}/*/")
-        if (attempts.newest(run / "attempts") or {})["end_state"] is None and (steps is None or _rows_to_cut(run)):
-            return
-        shutil.rmtree(run)
+        for run in root.glob(f"smoke/{stage}/*/"):  # one, or more of them where the next began
+            if (attempts.newest(run / "attempts") or {})["end_state"] is None and (steps is None or _rows_to_cut(run)):
+                return
+            shutil.rmtree(run)
     raise AssertionError(f"no kill hit {stage} where it should")
 
 
