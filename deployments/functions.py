@@ -320,7 +320,7 @@ def _field(function: Callable[..., Any], parameter: inspect.Parameter, hint: Any
 
 
 def roles(name: str, inputs: Any) -> dict[str, Any]:
-    """The inputs that a part is given as `name`: a part call, or those of dictionaries and lists, by key and number:
+    """The inputs that a stage is given as `name`: a stage call, or those of dictionaries and lists, by key and number:
     `name_key`, `name-0`, in a list `name_0`."""
     if not isinstance(inputs, list | tuple | dict):
         return {name: inputs}

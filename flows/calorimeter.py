@@ -69,8 +69,8 @@ TARGETS, LIGHT = ("u_cm", "v_cm", "w_cm", "energy_mev"), ("bright", "dim")
 METRICS_OF_A_SWEEP = [
     *(Swept(title=target, numbers=f"regressors.{{arm}}.{target}", higher=False) for target in TARGETS),
     *(
-        Swept(title=f"error of {target} sensors", numbers=f"inpainter.{{arm}}_{target}", higher=False, pairs=PAIRS)
-        for target in LIGHT
+        Swept(title=f"error of {light} sensors", numbers=f"inpainter.{{arm}}_{light}", higher=False, pairs=PAIRS)
+        for light in LIGHT
     ),
 ]
 

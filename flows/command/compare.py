@@ -21,25 +21,25 @@ LISTED_WITH_ITS_WORK = "stage.json"
 """The one output that says how the work was done too: it may differ between runs with the same results."""
 
 
-def compared(a: RunDirectory, other: RunDirectory) -> dict[str, Any]:
+def compared(a: RunDirectory, b: RunDirectory) -> dict[str, Any]:
     """All that differs, for a person and for `--json`. BadInput for runs of two stages."""
-    if a.path == other.path:
+    if a.path == b.path:
         raise BadInput(f"both are {a.path}: name two runs")
-    if a.stage != other.stage:
+    if a.stage != b.stage:
         raise BadInput(
-            f"{a.path} is of the stage {a.stage} and {other.path} of {other.stage}, which answer other questions: "
+            f"{a.path} is of the stage {a.stage} and {b.path} of {b.stage}, which answer other questions: "
             "name two runs of one stage"
         )
     lineages = Lineages()
-    there, here = lineages.of(a), lineages.of(other)
+    there, here = lineages.of(a), lineages.of(b)
     return {
         "a": _standing(a),
-        "b": _standing(other),
-        "study_keys": _differences(asked_otherwise(read(a.study_file), read(other.study_file))),
+        "b": _standing(b),
+        "study_keys": _differences(asked_otherwise(read(a.study_file), read(b.study_file))),
         "configuration": _differences(differing(there, here)),
         "numerics_and_versions": _differences(by_field(_worked_otherwise(there, here))),
-        "results": _results(a, other),
-        "outputs": _outputs(a, other),
+        "results": _results(a, b),
+        "outputs": _outputs(a, b),
     }
 
 
@@ -89,8 +89,8 @@ def _cut(lines: Sequence[str], everything: bool) -> Iterator[str]:
 
 def _worked_otherwise(there: Lineage, here: Lineage) -> Iterator[tuple[str, str, Any, Any]]:
     """(stage, name, value of A, value of B) of how the work was done, of the runs and of all that both read."""
-    for a, other in pairs(there, here):
-        theirs, ours = _work(a.run), _work(other.run)
+    for a, b in pairs(there, here):
+        theirs, ours = _work(a.run), _work(b.run)
         for name in dict.fromkeys([*theirs, *ours]):
             if theirs.get(name, ABSENT) != ours.get(name, ABSENT):
                 yield a.run.stage, name, theirs.get(name, ABSENT), ours.get(name, ABSENT)
@@ -105,13 +105,13 @@ def _work(run: RunDirectory) -> dict[str, Any]:
     return facts | attempts.commits_in(attempt.get("source") or {})
 
 
-def _results(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
-    both = [run.path / "final_results.json" for run in (one, other)]
+def _results(a: RunDirectory, b: RunDirectory) -> dict[str, Any]:
+    both = [run.path / "final_results.json" for run in (a, b)]
     name = "final_results.json" if all(file.exists() for file in both) else "result.json"
-    if missing := [run.path for run in (one, other) if not (run.path / name).exists()]:
+    if missing := [run.path for run in (a, b) if not (run.path / name).exists()]:
         return {"file": name, "missing": missing}
-    best = {} if name == "final_results.json" else {run: {"best": row} for run in (one, other) for row in best_row(run)}
-    theirs, ours = (dict(_values(read(inside(run.path, name)) | best.get(run, {}))) for run in (one, other))
+    best = {} if name == "final_results.json" else {run: {"best": row} for run in (a, b) for row in best_row(run)}
+    theirs, ours = (dict(_values(read(inside(run.path, name)) | best.get(run, {}))) for run in (a, b))
     pairs = [(key, theirs.get(key, ABSENT), ours.get(key, ABSENT)) for key in dict.fromkeys([*theirs, *ours])]
     differ = [pair for pair in pairs if pair[1] != pair[2]]
     differing = [{"name": key, "a": a, "b": b} for key, a, b in differ if not (_is_place(a) or _is_place(b))]
@@ -163,11 +163,11 @@ def _line(name: str, there: Any, here: Any) -> str:
     return f"{name}: {shown[0]} -> {shown[1]}{difference}"
 
 
-def _outputs(a: RunDirectory, other: RunDirectory) -> dict[str, Any]:
+def _outputs(a: RunDirectory, b: RunDirectory) -> dict[str, Any]:
     """Which outputs are byte-equal, by the digests in the markers, as far as these hold; or why that is not known."""
-    if doubted := [name for name, run in (("A", a), ("B", other)) if standing(run)[0] != "finished"]:
+    if doubted := [name for name, run in (("A", a), ("B", b)) if standing(run)[0] != "finished"]:
         return {"not_compared": f"since {' and '.join(doubted)} {'are' if doubted[1:] else 'is'} not finished"}
-    listed = [read(run.marker_file).get("outputs", {}) for run in (a, other)]
+    listed = [read(run.marker_file).get("outputs", {}) for run in (a, b)]
     if not all(listed):
         return {"not_compared": "since a marker lists their digests, and not both are finished"}
     theirs, ours = (

@@ -57,7 +57,7 @@ def deploy_studies(options: argparse.Namespace) -> int:
     wanted: dict[str, dict[str, Any]] = {}
     for name in names or page_names():
         place, _, profile = (name, "", "") if name.endswith(".py") else name.partition("/")
-        made = {f"{place}/{made['name']}": made for made in study_deployments(_profiles(place, files))}
+        made = {f"{place}/{each['name']}": each for each in study_deployments(_profiles(place, files))}
         if profile and name not in made:
             raise BadInput(f"{place} has no deployment {profile!r}; {did_you_mean(name, made)}it has {', '.join(made)}")
         wanted |= {name: made[name]} if profile else made

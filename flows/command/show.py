@@ -103,10 +103,10 @@ def in_words(facts: dict[str, Any]) -> Iterator[str]:
     for parent in facts["reads"]:
         gone = "" if parent["there"] else "  (not there any more)"
         yield _line("reads", f"{parent['role']}: {parent['stage']} {parent['folder'].name}{gone}")
-    for parent in facts["attempts"]:
-        record = parent["record"]
-        yield _line("attempt", _attempt(record, parent["at_work"]) if record else f"{parent['file']} cannot be read")
-        if parent["edited"]:
+    for attempt in facts["attempts"]:
+        record = attempt["record"]
+        yield _line("attempt", _attempt(record, attempt["at_work"]) if record else f"{attempt['file']} cannot be read")
+        if attempt["edited"]:
             yield _line("", "   it went on with edited files: what was kept before it came from the files as they were")
         diagnosis = record.get("diagnosis") or {}
         yield from (_line("", f"   {diagnosis[key]}") for key in ("summary", "resolution") if diagnosis.get(key))

@@ -55,7 +55,7 @@ def ask_models(
 ) -> None:
     """Asks every model of the study; `also` gives what else is asked of one, and what tells draws of a kind apart.
 
-    `given` are the models and the starts of their arms, `order`, `transfer`, and attacks as `uat-...`, `hotflip-...`.
+    `stages` are the models and the starts of their arms, `order`, `transfer`, and attacks as `uat-...`, `hotflip-...`.
     """
     recorded, where = Recorded(config, text, stages), device(config.execution)
     losses = of_models.recorded_losses(stages[BASE], config.models, stages)

@@ -214,7 +214,7 @@ class Victim:
     def _in_batches(
         self, scored: Callable[[list[int]], Sequence[torch.Tensor]], sizes: list[int], batch: int | None = None
     ) -> list[torch.Tensor]:
-        """`of` the numbers of all sequences, a batch at a time, in their order; batches are of like sizes."""
+        """What `scored` gives for all sequences, a batch at a time, in their order; batches are of like sizes."""
         batch = batch or self.batch
         order = sorted(range(len(sizes)), key=sizes.__getitem__)
         parts: dict[int, torch.Tensor] = {}

@@ -26,7 +26,7 @@ def transfer(run: StageRun, config: TransferConfig, text: StageInput, **inputs: 
     """Judges the triggers and the flips of each model on each model, on the texts and tokens of the attacks, in fp32.
 
     Triggers are tried on attack-search too, where the strongest for a model may be chosen; those of every restart, each
-    a search of its own, which says what another search would find. `given` are the stages of every
+    a search of its own, which says what another search would find. `inputs` are the stages of every
     model `<name>` as `model-<name>`, `uat-<name>` and `hotflip-<name>`. Writes one record for each attack, pair
     of models and document; a continuation loses at most TOGETHER attacks on one model.
     """

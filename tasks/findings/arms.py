@@ -16,6 +16,9 @@ from tasks.findings.table import Table
 
 DIGITS = "{:.6g}".format
 SIGNED = "{:+.3g}".format
+Words = tuple[str, str]
+BETTER: Words = ("better", "worse")
+LOWER: Words = ("lower", "higher")
 
 
 def arm_table(
@@ -26,7 +29,7 @@ def arm_table(
     trivial: Mapping[str, float] | None = None,
     draws: str = "",
 ) -> Table:
-    """Mean over seeds of `of`; `kinds`: what each arm is. Last, as multiples, what is `trivial`: needs no learning.
+    """Mean over seeds of `what`; `kinds`: what each arm is. Last, as multiples, what is `trivial`: needs no learning.
 
     `draws`: what intervals are of, where that is more than the seeds.
     """
@@ -62,7 +65,7 @@ def comparison_table(
     higher_is_better: bool = False,
     undecided: Collection[Comparison] = (),
     unpaired: bool = False,
-    words: tuple[str, str] = ("better", "worse"),
+    words: Words = BETTER,
 ) -> Table:
     """Every comparison with what speaks for it.
 
@@ -119,7 +122,7 @@ def test_table(tests: Mapping[tuple[str, str], Mapping[str, TTest]], confidence_
     )
 
 
-def verdict_of(comparison: Comparison, words: tuple[str, str] = ("better", "worse")) -> str:
+def verdict_of(comparison: Comparison, words: Words = BETTER) -> str:
     """The verdict of the seeds, in a word."""
     if comparison.better or comparison.worse:
         return f"**{words[comparison.worse]}**"
@@ -133,11 +136,6 @@ def percent_of(comparison: Comparison) -> str:
 
 def _why_none(comparison: Comparison) -> str:
     return "one seed" if comparison.seeds == 1 else "a value that never changes"
-
-
-Words = tuple[str, str]
-BETTER: Words = ("better", "worse")
-LOWER: Words = ("lower", "higher")
 
 
 def compare_arms(

@@ -112,7 +112,7 @@ class Audited:
         self._kinds: dict[str, AuditedKind] = {}
 
     def sample(self, what: str, total: int, count: int) -> list[int]:
-        """The places of so many of `of` examples, sorted; all where there are fewer."""
+        """The places of so many of `total` examples, sorted; all where there are fewer."""
         return sample(self._draw, what, total, count)
 
     def ask(self, asked: Asked[Row], where: str = "") -> None:
@@ -175,7 +175,7 @@ def typical(values: np.ndarray, computed: float) -> float:
 
 
 def sample(draw: object, what: str, total: int, count: int) -> list[int]:
-    """The places of so many of `of` examples, sorted; all where there are fewer. A function of `draw` and `what`."""
+    """The places of so many of `total` examples, sorted; all where there are fewer. A function of `draw` and `what`."""
     return sorted(random.Random(f"{draw}, {what}").sample(range(total), min(count, total)))
 
 

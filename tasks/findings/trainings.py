@@ -146,7 +146,7 @@ def arm_tables(
     trivial: Mapping[str, float],
     kinds: Mapping[str, str] | None = None,
 ) -> list[Table]:
-    """The means of `arms`, whose values are named `of`, beside what needs no learning, and their differences."""
+    """The means of `arms`, whose values are named `what`, beside what needs no learning, and their differences."""
     level = results.confidence_level
     return [
         arm_table(arms, level, what, kinds, trivial),

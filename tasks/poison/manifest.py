@@ -89,9 +89,9 @@ def shares(manifest: Manifest, how: Poison) -> dict[str, float]:
     }
 
 
-def texts_of(rows: Rows, of: str = "given_") -> Texts:
-    """What a victim is given in the place of rows, or, with `of` empty, the rows themselves."""
-    return [row[f"{of}text"] for row in rows], [row[f"{of}label"] for row in rows]
+def texts_of(rows: Rows, prefix: str = "given_") -> Texts:
+    """What a victim is given in the place of rows, or, with `prefix` empty, the rows themselves."""
+    return [row[f"{prefix}text"] for row in rows], [row[f"{prefix}label"] for row in rows]
 
 
 def queries_of(manifest: Manifest, trigger: str, rows: int, versions: int, seed: int) -> dict[str, Texts]:

@@ -56,20 +56,20 @@ def reopen(path: Path, own: Path | None = None) -> Reopened:
         saved = durable.read_json(path / "stage.json")
     except (OSError, ValueError) as error:
         raise BadInput(f"{path} is not a run directory that was begun: {error}") from None
-    root = path.parents[2]
     for entry in (saved["configuration_type"], saved["work"]):
         _require_known(entry.partition(":")[0], own, path)
     module, _, name = saved["configuration_type"].partition(":")
     try:
         config = getattr(importlib.import_module(module), name)
         configuration = config.model_validate(saved["configuration"])
+        stage = Stage(saved["stage"], config, saved["work"], saved["version"])
+        stage.function()
     except (ImportError, AttributeError, ValidationError) as error:
         raise BadInput(
             f"{path} was begun by another version of its source, whose {saved['configuration_type']} cannot be "
             f"read here ({str(error).splitlines()[0]}): start the study again: what changed runs anew, beside it"
         ) from None
-    stage = Stage(saved["stage"], config, saved["work"], saved["version"])
-    run = RunDirectory(root, saved["study"], saved["stage"], saved["fingerprint"])
+    run = RunDirectory(path.parents[2], saved["study"], saved["stage"], saved["fingerprint"])
     if run.path != path:
         raise BadInput(f"{path} is a copy of {run.path}: give it that name and place, or continue that one")
     inputs = {}

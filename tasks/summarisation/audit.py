@@ -33,7 +33,7 @@ def audit(
 ) -> AuditResult:
     """CheckFailed names the first model and pair whose number is another one than that of its record.
 
-    `given` are the models and starts, and their attacks as `uat-...` and `hotflip-...`.
+    `inputs` are the models and starts, and their attacks as `uat-...` and `hotflip-...`.
     """
     audited = Audited(run, HOW.format(device(config.execution).type))
     asks = _Summaries(config, text, inputs, records_of(evaluation), records_of(rewritten))

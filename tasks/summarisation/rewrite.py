@@ -66,7 +66,7 @@ def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **inputs: St
 def attacked(
     config: RewriteConfig | AuditConfig, text: StageInput, inputs: dict[str, StageInput], model: str
 ) -> Iterator[Attacked]:
-    """What a model read of every attacked article, built anew of the records; `given` as `uat-...`, `hotflip-...`."""
+    """What a model read of every attacked article, built anew of the records; `inputs` as `uat-...`, `hotflip-...`."""
     tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
     known = {pair.example_id: pair for pair in examples(text.path / "text", JUDGED, tokenizer)}
     packed = packed_pairs(text.path / "text")

@@ -88,7 +88,7 @@ def write(
 ) -> OnnxFile:
     """Writes a network that was traced as `graph`, or differs from that one in its weights alone, and asks both.
 
-    The file says what is `told`; the first of `batches` holds the examples of all. ValueError where the graph has no
+    The file holds the `metadata`; the first of `batches` holds the examples of all. ValueError where the graph has no
     place for a weight.
     """
     import numpy as np

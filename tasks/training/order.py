@@ -22,7 +22,7 @@ def example_at(seed: int, epoch: int, indices: np.ndarray, count: int, what: str
     """The examples (of `count`) at the positions `indices` of an epoch's order.
 
     `indices` is an int64 array of values in [0, count); returns an int64 array of the same shape. Over all
-    indices the result is a permutation. Orders of one seed with different `of` are independent.
+    indices the result is a permutation. Orders of one seed with different `what` are independent.
     """
     if count < 1:
         raise ValueError("there are no examples to order")

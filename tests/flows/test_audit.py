@@ -3,6 +3,8 @@
 import pytest
 
 from flows import command
+from storage import durable
+from tests.tasks.resealed import seal
 from tests.tasks.robustness.edited import as_measured, written
 from tests.tasks.tiny import finished_study
 
@@ -30,3 +32,12 @@ def test_a_number_that_does_not_agree_is_named(tmp_path, capsys):
 def test_a_run_without_an_audit_is_bad_input(capsys):
     assert command.ratchet(["audit", str(finished_study().path("evaluate"))]) == 2
     assert "has no audit: give the run directory of a study's report" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("moved", [{"work": "tasks.gone:audit"}, {"configuration_type": "tasks.gone:AuditConfig"}])
+def test_a_run_of_a_source_that_is_gone_says_to_start_the_study_again(moved, tmp_path, capsys):
+    path = written(tmp_path, as_measured())["audit"].path
+    durable.write_json(path / "stage.json", durable.read_json(path / "stage.json") | moved)
+    seal(path)
+    assert command.ratchet(["audit", str(path)]) == 2
+    assert "was begun by another version of its source" in capsys.readouterr().err
