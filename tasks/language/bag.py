@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from storage import durable
+from storage.errors import BadInput
 from storage.tensors import write_tensors
 from tasks.training.weights import load_kept
 
@@ -78,7 +79,11 @@ class Bag(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> Bag:
-        model = cls(**durable.read_json(folder / "bag.json"))
+        """The classifier of a folder; BadInput where a word has no number of its own, or weights do not fit."""
+        described = durable.read_json(file := folder / "bag.json")
+        if sorted(described["words"].values()) != [*range(1, len(described["words"]) + 1)]:
+            raise BadInput(f"{file}: the numbers of the words are not 1 to {len(described['words'])}, each once")
+        model = cls(**described)
         load_kept(model, folder / "model.safetensors")
         return model
 

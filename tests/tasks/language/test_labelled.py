@@ -126,3 +126,12 @@ def test_the_gradient_by_numpy_is_that_of_autograd(tmp_path):
             theirs = torch.cat([found[f"{name}.weight"], found[f"{name}.bias"][:, None]], 1)
             np.testing.assert_allclose(gradients[name], theirs.numpy(), atol=1e-12)
         np.testing.assert_allclose(gradients["embedding"], found["embedding.weight"].numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("numbers", [[1, 2, 4], [1, 2, 2], [0, 1, 2]], ids=["beyond", "twice", "padding"])
+def test_words_that_have_not_each_a_number_are_refused(tmp_path, numbers):
+    model = Bag(numbered(["a film ends"]), ["a", "b"], 5, 7)
+    model.described["words"] = dict(zip("abc", numbers, strict=True))
+    model.save(tmp_path)
+    with pytest.raises(BadInput, match="numbers of the words are not 1 to 3, each once"):
+        Bag.load(tmp_path)
