@@ -31,7 +31,7 @@ export DO_NOT_TRACK = 1
 .PHONY: study ui test test-long test-slurm test-browser lint assets clean
 
 study: .venv/installed
-	.venv/bin/ratchet run $(STUDY) --profile $(PROFILE) --root $(ROOT) $(ARGS)
+	.venv/bin/ratchet run $(STUDY) --prefect --profile $(PROFILE) --root $(ROOT) $(ARGS)
 
 ui: .venv/installed
 	.venv/bin/ratchet ui $(ARGS)

@@ -82,7 +82,7 @@ def flow_of(page: Page) -> Flow[..., Any]:
         add_tags([study.name, "sweep" if over else f"seed-{study.seed}", *own])
         for note in notes(walk.handles):
             get_run_logger().warning("%s", note)
-        return follow_in_flow(slurm) if slurm else run_here(walk, lambda: swept.sweep_without_stopped(study, walk))
+        return follow_in_flow(slurm) if slurm else run_here(swept, study, walk)
 
     run.__annotations__ = {
         "study": Annotated[page.model, Form(page.model)],

@@ -14,10 +14,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
+from prefect.settings import PREFECT_HOME, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
 
 from deployments.dag.page import load_page
-from deployments.prefect.embedded import send_what_waits
+from deployments.prefect.embedded import EPHEMERAL, send_what_waits
 from flows import command
 from storage import attempts
 from tests.once import made_once
@@ -84,6 +84,7 @@ def prefect_server(_own_prefect_home: None) -> Iterator[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        env=os.environ | {EPHEMERAL: "1"},
         start_new_session=True,
         cwd=REPOSITORY,
     )
@@ -101,14 +102,14 @@ def prefect_server(_own_prefect_home: None) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def run_study(prefect_server: str) -> Command:
-    """Runs `python -m flows.robustness ...` as a person would, against the shared server."""
+def run_study(_own_prefect_home: None) -> Command:
+    """Runs `python -m flows.robustness ...` as a person would where no Prefect server stands."""
 
     def run(*arguments: str | Path, timeout: float = 900, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "flows.robustness", *map(str, arguments)],
             cwd=REPOSITORY,
-            env=os.environ | {"PREFECT_API_URL": prefect_server} | environment,
+            env=os.environ | environment,
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -130,12 +131,11 @@ def smoke_root(run_study: Command) -> Path:
 
 
 @pytest.fixture
-def run_here(prefect_server: str, capsys: pytest.CaptureFixture[str]) -> RunHere:
-    """The command's function in this process, against the shared server; returns (exit code, all output)."""
+def run_here(capsys: pytest.CaptureFixture[str]) -> RunHere:
+    """The command's function in this process; returns (exit code, all output)."""
 
     def run(*arguments: str | Path, profile: str = "smoke", module: str = "flows.robustness") -> tuple[int, str]:
-        with temporary_settings({PREFECT_API_URL: prefect_server}):
-            code = command.main(module, ["--profile", profile, *map(str, arguments)])
+        code = command.main(module, ["--profile", profile, *map(str, arguments)])
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 

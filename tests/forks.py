@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parent.parent
 PATIENCE = 300.0
 SERVER = """
 import json, os, signal, sys
-import prefect, safetensors.torch, sklearn.linear_model, torch, transformers.models.gpt2
+import safetensors.torch, sklearn.linear_model, torch, transformers.models.gpt2
 import tasks.findings.publish, tasks.training.on_tensors, tasks.training.transformers_trainer, tests.tasks.tiny
 from flows import command
 
@@ -54,10 +54,9 @@ command.LOOK_EVERY_SECONDS, scratch.QUIET_SECONDS, progress.NOTE_EVERY_SECONDS =
 class Forks:
     """The process that is forked."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", SERVER], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=os.environ | {"PREFECT_API_URL": server},
         )  # fmt: skip
 
     def run(
@@ -93,7 +92,7 @@ class Forks:
 
 
 @pytest.fixture(scope="session")
-def forks(prefect_server: str) -> Iterator[Forks]:
-    forks = Forks(prefect_server)
+def forks(_own_prefect_home: None) -> Iterator[Forks]:
+    forks = Forks()
     yield forks
     forks.end()

@@ -57,7 +57,7 @@ SUBJECTS = ("language", "monotonic", "attacks", "influence", "sensors")
 STUDIES = ("robustness", "icecube", "inversion", "summarisation", "poison", "calorimeter")
 """Rooms of one study each: nothing but their page imports them."""
 ROOMS_IN_ORDER = {
-    "deployments": ("dag", "views", "prefect", "slurm"),
+    "deployments": ("dag", "views", "here", "prefect", "slurm"),
     "deployments/slurm": ("cluster", "job", "pool", "study"),
     "tasks/findings": ("statistics", "sweep"),
 }

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 import ratchet
 from deployments.dag.page import load_page, own_files
@@ -62,45 +61,40 @@ def outputs(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.drawn
-def test_its_commands_run_and_a_killed_study_ends_with_the_same_bytes(
-    tmp_path, prefect_server, forks, monkeypatch, capsys
-):
+def test_its_commands_run_and_a_killed_study_ends_with_the_same_bytes(tmp_path, forks, monkeypatch, capsys):
     (tmp_path / "dice.py").write_text(DICE)
     page = Path(shutil.copy(DIGITS, tmp_path))
     monkeypatch.chdir(tmp_path)
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        for line in "".join(COMMANDS).splitlines():
-            if line == "ratchet run digits.py --root runs":  # where torch trains, its threads wait as in a new process
-                code, printed = forks.run(tmp_path, *line.split()[1:])
-                assert code == 0, printed
-                continue
-            assert command.ratchet(shlex.split(line)[1:]) == 0, line
-            if line == "ratchet run dice.py":
-                (shown,) = re.findall(r"^```text\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
-                ends = re.sub(r"/[0-9a-f]{12}/", "/<run>/", capsys.readouterr().out).replace(f"{tmp_path}/", "")
-                assert ends.splitlines()[-3:] == shown.splitlines()
-        whole, again = outputs(tmp_path / "runs"), tmp_path / "again"
-        assert len([*tmp_path.glob("runs/digits/*/*/COMPLETE.json")]) == 13 + 2, "the other penalties, and their report"
+    for line in "".join(COMMANDS).splitlines():
+        if line == "ratchet run digits.py --root runs":  # where torch trains, its threads wait as in a new process
+            code, printed = forks.run(tmp_path, *line.split()[1:])
+            assert code == 0, printed
+            continue
+        assert command.ratchet(shlex.split(line)[1:]) == 0, line
+        if line == "ratchet run dice.py":
+            (shown,) = re.findall(r"^```text\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+            ends = re.sub(r"/[0-9a-f]{12}/", "/<run>/", capsys.readouterr().out).replace(f"{tmp_path}/", "")
+            assert ends.splitlines()[-3:] == shown.splitlines()
+    whole, again = outputs(tmp_path / "runs"), tmp_path / "again"
+    assert len([*tmp_path.glob("runs/digits/*/*/COMPLETE.json")]) == 13 + 2, "the other penalties, and their report"
 
-        words = ("run", "digits.py", "--root", again)
-        for made in (
-            "digits-pretrain/*/checkpoints/??",
-            "digits-finetune/*/checkpoints/1?",
-            "digits-ridge/*/records/01-00002-*.json",
-        ):
-            code, _ = forks.run(
-                tmp_path, *words, first=SLOW, strike=lambda made=made: any(again.glob(f"digits/{made}"))
-            )
-            assert code == -signal.SIGKILL
-        code, printed = forks.run(tmp_path, *words)
-        assert code == 0, printed
-        assert len([*again.glob("digits/*/*/attempts/0002.json")]) == 3, "each was killed at its work"
-        found = outputs(again)
-        assert len(found) > 40 and [name for name, data in found.items() if data != whole[name]] == []
+    words = ("run", "digits.py", "--root", again)
+    for made in (
+        "digits-pretrain/*/checkpoints/??",
+        "digits-finetune/*/checkpoints/1?",
+        "digits-ridge/*/records/01-00002-*.json",
+    ):
+        code, _ = forks.run(tmp_path, *words, first=SLOW, strike=lambda made=made: any(again.glob(f"digits/{made}")))
+        assert code == -signal.SIGKILL
+    code, printed = forks.run(tmp_path, *words)
+    assert code == 0, printed
+    assert len([*again.glob("digits/*/*/attempts/0002.json")]) == 3, "each was killed at its work"
+    found = outputs(again)
+    assert len(found) > 40 and [name for name, data in found.items() if data != whole[name]] == []
 
-        page.write_text(page.read_text().replace("16, 3", "12, 3"))
-        capsys.readouterr()
-        assert command.ratchet(["run", "digits.py"]) == 0
+    page.write_text(page.read_text().replace("16, 3", "12, 3"))
+    capsys.readouterr()
+    assert command.ratchet(["run", "digits.py"]) == 0
     shown = capsys.readouterr().out
     (note,) = [line for line in shown.splitlines() if line.startswith("old results of ")]
     assert "though digits.py, or what it imports, changed since" in note and "digits-finetune" in note

@@ -27,6 +27,7 @@ from typing import Any, BinaryIO
 import httpx
 import psutil
 
+from deployments.prefect.presence import with_open
 from deployments.waits import END_SECONDS, end, wait_for
 from storage.errors import BadInput
 
@@ -111,7 +112,7 @@ def server_here() -> Server | None:
         return there
     if not (database := _database_file()):
         return None
-    for process, environment in _with_open(database):
+    for process, environment in with_open(database):
         with suppress(psutil.Error):
             if EPHEMERAL not in environment:
                 for connection in process.net_connections("tcp"):
@@ -146,32 +147,11 @@ def _joined(held: ExitStack) -> Server | None:
         except OSError:  # nobody reads it: that server was killed
             pipe.unlink(missing_ok=True)
             continue
-        for _, environment in _with_open(pipe):
+        for _, environment in with_open(pipe):
             if EPHEMERAL in environment:
                 address = f"http://127.0.0.1:{pipe.stem.rpartition('-')[2]}/api"
                 return Server(address, environment.get(PASSWORD))
     return None
-
-
-def _with_open(file: Path) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
-    """The processes of this user that have this very file open, and their environments.
-
-    None of another network, whose ports are not ours; and none of another person, who would be sent what we do.
-    """
-    wanted = file.stat()
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):  # another person's, or gone by now
-            if process.uids().real == os.getuid() and _has_open(process.pid, wanted):
-                yield process, process.environ()
-
-
-def _has_open(process: int, wanted: os.stat_result) -> bool:
-    folder = Path(f"/proc/{process}")
-    for number in (folder / "fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            if os.path.samestat(number.stat(), wanted):
-                return (folder / "ns/net").samefile("/proc/self/ns/net")
-    return False
 
 
 @contextmanager

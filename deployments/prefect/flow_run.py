@@ -160,15 +160,19 @@ def _readers() -> dict[int, int]:
     return readers
 
 
+def _read_to_the_end(pipe: int) -> None:
+    while os.read(pipe, 1 << 16):
+        pass
+
+
 def _watch(worker: int, readers: dict[int, int], run: UUID, cancelled: Callable[[], None]) -> None:
     while os.getppid() == worker:
         time.sleep(LOOK_SECONDS)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number, reader in readers.items():
         os.dup2(nowhere, number)
-        with suppress(BlockingIOError):  # empty by now: who waited for room to print goes on
-            while os.read(reader, 1 << 16):
-                pass
+        os.set_blocking(reader, True)  # who waited for room to print goes on, here and in the process of the work
+        threading.Thread(target=_read_to_the_end, args=(reader,), daemon=True).start()
     LOG.info("the worker that started this run is gone; the run goes on")
     while True:
         time.sleep(ASK_SECONDS)

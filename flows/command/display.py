@@ -26,6 +26,8 @@ from tasks.stage.progress import described, duration
 UPDATE_EVERY_SECONDS = 1.0
 LINE_EVERY_SECONDS = 15.0
 ESTIMATE_EVERY_SECONDS = 5.0
+NOWHERE = logging.NullHandler()
+"""Without a handler Python prints each warning, amid the bars, beside the line that says it."""
 
 
 class Display:
@@ -55,6 +57,7 @@ class Display:
 
     def __enter__(self) -> Display:
         logging.getLogger("ratchet").addHandler(self._lines)
+        logging.getLogger().addHandler(NOWHERE)
         self._bar.start()
         self._thread.start()
         return self
@@ -66,6 +69,7 @@ class Display:
         self._update()
         self._bar.stop()
         logging.getLogger("ratchet").removeHandler(self._lines)
+        logging.getLogger().removeHandler(NOWHERE)
 
     def _watch(self) -> None:
         while not self._ended.wait(UPDATE_EVERY_SECONDS):
@@ -109,11 +113,11 @@ class Display:
             self._bar.remove_task(self._bars[path])
         self._console.print(f"{self._labels[path]:<16} finished in {duration(seconds)}")
 
-    def _print_line(self, logger: str, text: str) -> None:
-        """A line of the log, beside the stage that is worked on in this process; between stages, beside its logger."""
-        here = locks.process_identity().items()
+    def _print_line(self, logger: str, process: int | None, text: str) -> None:
+        """A line of the log, beside the stage that its process works on; between stages, beside its logger."""
+        here = {key: locks.process_identity()[key] for key in ("boot_id", "pid_namespace")} | {"pid": process}
         records = ((handle.run.path, attempts.newest(handle.run.attempts) or {}) for handle in self._waiting)
-        working = (path for path, record in records if record.get("end_state") is None and here <= record.items())
+        working = (path for path, record in records if record.get("end_state") is None and here.items() <= record.items())
         label = next((self._labels[path] for path in working), logger.removeprefix("ratchet."))
         self._console.print(f"{label:<16} {text}")
 
@@ -121,13 +125,13 @@ class Display:
 class _Lines(logging.Handler):
     """Shows the few log lines that a person should see at once; an error is shown at the end, and the log has all."""
 
-    def __init__(self, show: Callable[[str, str], None]) -> None:
+    def __init__(self, show: Callable[[str, int | None, str], None]) -> None:
         super().__init__()
         self._show = show
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.WARNING or hasattr(record, "for_the_terminal"):
-            self._show(record.name, self.format(record))
+            self._show(record.name, record.process, self.format(record))
 
 
 def _labels(handles: list[Handle]) -> dict[Path, str]:

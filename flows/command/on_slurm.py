@@ -5,7 +5,6 @@ It takes Prefect's client.
 
 import argparse
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +29,7 @@ from deployments.slurm.study.follower import Entry, FollowerJob
 from deployments.slurm.study.preflight import checked, require_runnable
 from deployments.slurm.study.study import SlurmStudy
 from flows.command.display import Display
-from flows.command.terminal import OUT, refuse, show, show_markdown
+from flows.command.terminal import OUT, Terminated, refuse, show, show_markdown, terminated_by_sigterm
 from storage.errors import BadInput
 from tasks.stage import outcome
 
@@ -57,7 +56,7 @@ def run_on_slurm(slurm: SlurmStudy, wait: bool) -> int:
         except KeyboardInterrupt:
             show(JOBS_GO_ON)
             raise
-        except _Stopped:
+        except Terminated:
             show(f"stopped by SIGTERM. {JOBS_GO_ON}")
             return outcome.AWAITING_RETRY.exit_code
         goes_on = "the same command goes on"
@@ -95,25 +94,14 @@ def detach(slurm: SlurmStudy) -> int:
     return outcome.AWAITING_RETRY.exit_code
 
 
-class _Stopped(BaseException):
-    """SIGTERM came: nothing between may take it for an error of its own."""
-
-
 def _followed_here(slurm: SlurmStudy) -> Any:
     """The state in which the study ended, followed with a server and a worker of this command's own."""
-
-    def stop(*_: object) -> None:
-        raise _Stopped
-
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # the display shows them, once
     setup_logging(incremental=False)
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
+    with terminated_by_sigterm():
         show("starting Prefect and a worker of the jobs; they end with this command ...")
         with own_services(slurm.site) as check, Display(slurm.handles, OUT):
             return follow(Follower(slurm), _show_change, polled=lambda _: check())
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _show_address(slurm: SlurmStudy) -> None:

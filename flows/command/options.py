@@ -144,6 +144,11 @@ def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True
             action="store_true",
             help="with --dispatch slurm: return, and let a small job on the cluster follow the study to its end",
         )
+        ways.add_argument(
+            "--prefect",
+            action="store_true",
+            help="run here as a flow run of Prefect, on a server for as long where none stands: `ratchet ui` shows it",
+        )
     if with_views:
         _add_views(options)
     options.set_defaults(

@@ -16,7 +16,7 @@ from deployments.views.estimate import estimate
 from deployments.views.listing import first_values, shown_first, standing
 from deployments.views.notes import changed_work, finished_neighbours, notes
 from flows.command import settings
-from flows.command.terminal import OUT, refuse, show, show_json, show_markdown
+from flows.command.terminal import OUT, Terminated, refuse, show, show_json, show_markdown, terminated_by_sigterm
 from storage import attempts, generations, markers
 from storage.checkpoints import furthest
 from storage.errors import BadInput, Held, did_you_mean
@@ -93,7 +93,7 @@ def _run(page: Page, study: Any, walk: Walk, slurm: SlurmStudy | None, options: 
 
         code = detach(slurm) if options.detach else run_on_slurm(slurm, options.wait)
     else:
-        code = _run_here(page, study, walk)
+        code = _run_here(page, study, walk, options.prefect)
     if code and not page.over:
         return code
     walk.check_markers()
@@ -220,8 +220,48 @@ def stand_of(handle: Handle, on_slurm: Any = None) -> tuple[str, str]:
     return state, f"{on_slurm.line}; {stands}" if more else str(on_slurm.line)
 
 
-def _run_here(page: Page, study: Any, walk: Walk) -> int:
-    """Runs the flow in this process, on the configured Prefect server or on one for the length of this command."""
+def _run_here(page: Page, study: Any, walk: Walk, as_flow: bool) -> int:
+    """Runs the study in this process; where a Prefect server stands, or `as_flow`, as a flow run of Prefect."""
+    from deployments.prefect.presence import may_stand
+
+    seeds = sorted({seed for handle in walk.handles for seed in handle.seeds})
+    of_seeds = f", seed{'s' if seeds[1:] else ''} {', '.join(map(str, seeds))}" if seeds else ""
+    finished = sum(handle.finished for handle in walk.handles)
+    show(
+        f"study {study.name}{of_seeds}, in {walk.root / study.name}: {finished} of {len(walk.handles)} stages finished"
+    )
+    for handle in walk.handles:
+        if handle.verdict.present and not handle.finished:
+            show(f"{handle.label} runs again: {handle.verdict.reason}", style="yellow")
+    if not as_flow and may_stand():
+        from deployments.prefect.embedded import server_here
+
+        as_flow = server_here() is not None
+    try:
+        ended, message = (_in_prefect if as_flow else _in_this_process)(page, study, walk)
+    except Terminated:  # between two stages
+        show("stopped by SIGTERM; the same command goes on where it stopped")
+        return outcome.AWAITING_RETRY.exit_code
+    if ended != outcome.COMPLETED:
+        show(f"{ended.words}: {message}", style="bold red" if ended.condition else "yellow")
+        goes_on = f"{ended.condition} the same command goes on".strip()
+        kept = "what is finished is kept, and " * any((handle.run.path / "locks").exists() for handle in walk.handles)
+        show(f"exit code {ended.exit_code}; {kept}{goes_on}", style="dim")
+    return ended.exit_code
+
+
+def _in_this_process(page: Page, study: Any, walk: Walk) -> tuple[outcome.PrefectState, str]:
+    from deployments.here.study import ThisProcess, run_study
+    from flows.command.display import Display
+
+    walk.close_to_others()
+    page.keep_sources(walk)
+    with terminated_by_sigterm(), Display(walk.handles, OUT):
+        return run_study(walk, ThisProcess(), lambda: page.sweep_without_stopped(study, walk))
+
+
+def _in_prefect(page: Page, study: Any, walk: Walk) -> tuple[outcome.PrefectState, str]:
+    """As a flow run on the server that stands, or on one for the length of this command."""
     from prefect.exceptions import TerminationSignal
     from prefect.logging.configuration import setup_logging
 
@@ -232,30 +272,14 @@ def _run_here(page: Page, study: Any, walk: Walk) -> int:
     # log lines go to the attempt's log and to Prefect: in the terminal they would break the bars, and say it twice
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     setup_logging(incremental=False)
-    seeds = sorted({seed for handle in walk.handles for seed in handle.seeds})
-    of_seeds = f", seed{'s' if seeds[1:] else ''} {', '.join(map(str, seeds))}" if seeds else ""
-    show(f"study {study.name}{of_seeds}, in {walk.root / study.name}")
-    show(
-        f"starting Prefect ({sum(handle.finished for handle in walk.handles)} of {len(walk.handles)} stages "
-        "are finished) ..."
-    )
-    for handle in walk.handles:
-        if handle.verdict.present and not handle.finished:
-            show(f"{handle.label} runs again: {handle.verdict.reason}", style="yellow")
+    show("starting Prefect ...")
     try:
         with prefect_server() as address, Display(walk.handles, OUT):
             show(f"Prefect API: {address}")
             state: Any = flow_of(page)(study, str(walk.root), over=page.over, return_state=True)
-    except TerminationSignal:  # SIGTERM between two stages, where Prefect listens and not the stage
-        show("stopped by SIGTERM; the same command goes on where it stopped")
-        return outcome.AWAITING_RETRY.exit_code
-    ended = outcome.state_named(state.name)
-    if ended != outcome.COMPLETED:
-        show(f"{ended.words}: {state.message}", style="bold red" if ended.condition else "yellow")
-        goes_on = f"{ended.condition} the same command goes on".strip()
-        kept = "what is finished is kept, and " * any((handle.run.path / "locks").exists() for handle in walk.handles)
-        show(f"exit code {ended.exit_code}; {kept}{goes_on}", style="dim")
-    return ended.exit_code
+    except TerminationSignal:
+        raise Terminated from None
+    return outcome.state_named(state.name), state.message
 
 
 def _at_site(page: Page, study: Any, root: str) -> SlurmStudy:

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ class Study(StudyBase):
 
 def work(run, config):
     while not (Path(__file__).parent / "go").exists():
+        run.stop.check()
         time.sleep(0.02)
     return {"done": 1}
 
@@ -52,7 +54,8 @@ killed_study = study_flow(page)
 
 
 @pytest.fixture
-def client(prefect_server: str) -> Iterator[SyncPrefectClient]:
+def client(prefect_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SyncPrefectClient]:
+    monkeypatch.setenv("PREFECT_API_URL", prefect_server)  # of the command that is killed
     with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
         yield client
 
@@ -64,7 +67,8 @@ def test_a_killed_study_is_crashed_when_the_next_start_comes_and_one_that_lives_
     seen: list[str] = []
 
     def strike() -> bool:
-        if [*_tasks_of(client, *_runs(client, name))] == ["Running"]:
+        begun = [*tmp_path.glob(f"runs/{name}/only/*/stage.json")]
+        if begun and [*_tasks_of(client, *_runs(client, name))] == ["Running"]:
             end_killed(name)
             seen.extend(_states(client, name))
         return bool(seen)
@@ -73,6 +77,12 @@ def test_a_killed_study_is_crashed_when_the_next_start_comes_and_one_that_lives_
     assert seen == ["Running"], "its lock is held"
     (killed,) = _runs(client, name)
     assert killed.state and killed.state.name == "Running", "Prefect itself hears of no SIGKILL"
+
+    (stage,) = tmp_path.glob(f"runs/{name}/only/*")
+    while locks.holder(stage / "locks"):
+        time.sleep(0.05)
+    record = durable.read_json(stage / "attempts/0001.json")
+    assert record["end_state"] == "sigterm", "the process of its work saved and ended with it"
 
     (tmp_path / "go").touch()
     assert command.ratchet(arguments) == 0

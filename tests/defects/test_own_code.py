@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import command
 from storage import generations, locks, markers
@@ -59,7 +58,7 @@ OLD = "old results of throw x 2, sum are kept, though own_dice_work.py, or what 
 
 
 @pytest.fixture
-def dice(tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]):
+def dice(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Runs the study with this work and these options; gives exit code and output."""
     (tmp_path / "own_dice.py").write_text(PAGE)
 
@@ -67,8 +66,7 @@ def dice(tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
         (tmp_path / "own_dice_work.py").write_text(work)
         for name in ("own_dice", "own_dice_work"):
             sys.modules.pop(name, None)
-        with temporary_settings({PREFECT_API_URL: prefect_server}):
-            code = command.ratchet(["run", str(tmp_path / "own_dice.py"), "--root", str(tmp_path / "runs"), *options])
+        code = command.ratchet(["run", str(tmp_path / "own_dice.py"), "--root", str(tmp_path / "runs"), *options])
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 

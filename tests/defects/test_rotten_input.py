@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.dag.page import load_page
 from deployments.dag.walk import Walk
@@ -43,14 +42,13 @@ def flip(file: Path) -> None:
 
 @pytest.fixture
 def ratchet(
-    tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rots.py").write_text(PAGE)
 
     def run(*words: str) -> tuple[int, str]:
-        with temporary_settings({PREFECT_API_URL: prefect_server}):
-            code = command.ratchet([*words])
+        code = command.ratchet([*words])
         return code, "".join(capsys.readouterr())
 
     return run

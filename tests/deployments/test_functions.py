@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from scipy.stats import ttest_1samp
 
 import ratchet
@@ -249,18 +248,17 @@ def test_a_number_of_which_nothing_comes_is_told_with_its_key(tmp_path: Path, ol
 
 
 def test_what_an_edit_left_as_it_was_is_said_beside_the_answer(
-    tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page, words = tmp_path / "which.py", ["--root", str(tmp_path / "runs"), "--set"]
     page.write_text(ARMS)
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        assert command.ratchet(["run", str(page), *words, "folds=1"]) == 0
-        page.write_text(ARMS.replace("How large.", "How small."))
-        assert "old results" not in capsys.readouterr().out
-        for fresh in ([], ["--fresh", "which-base"]):
-            assert command.ratchet(["run", str(page), *words, "folds=2", *fresh]) == 0
-            kept = f"old results of {'' if fresh else 'which-base, '}which-arm x 2 are kept, though which.py, or"
-            assert capsys.readouterr().out.splitlines()[-1].startswith(kept)
+    assert command.ratchet(["run", str(page), *words, "folds=1"]) == 0
+    page.write_text(ARMS.replace("How large.", "How small."))
+    assert "old results" not in capsys.readouterr().out
+    for fresh in ([], ["--fresh", "which-base"]):
+        assert command.ratchet(["run", str(page), *words, "folds=2", *fresh]) == 0
+        kept = f"old results of {'' if fresh else 'which-base, '}which-arm x 2 are kept, though which.py, or"
+        assert capsys.readouterr().out.splitlines()[-1].startswith(kept)
 
 
 def test_what_looks_like_an_end_of_a_line_hides_no_edit_of_a_stage(tmp_path: Path) -> None:
@@ -275,14 +273,11 @@ def test_what_looks_like_an_end_of_a_line_hides_no_edit_of_a_stage(tmp_path: Pat
     assert len(digests) == 2
 
 
-def test_an_edit_of_the_study_alone_makes_no_result_old(
-    tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_edit_of_the_study_alone_makes_no_result_old(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Seen: a corrected `metric=` of the report, and each arm was called old."""
     (page := tmp_path / "which.py").write_text(ARMS)
     words = ["run", str(page), "--root", str(tmp_path / "runs"), "--set", "folds=1"]
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        assert command.ratchet(words) == 0
+    assert command.ratchet(words) == 0
     for edited, new, old in (("return table", "assert folds\n    return table", 0), ("else -by", "else - by", 1)):
         page.write_text(ARMS.replace(edited, new))
         capsys.readouterr()
@@ -319,7 +314,7 @@ def committed():
 
 
 def test_the_commit_of_one_s_own_repository_is_told_beside_ratchet_s_and_its_files_are_kept(
-    tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ratchet's commit, of which nothing was changed, was all that a report said of an edited file."""
     own, root = tmp_path / "own", tmp_path / "runs"
@@ -330,8 +325,7 @@ def test_the_commit_of_one_s_own_repository_is_told_beside_ratchet_s_and_its_fil
 
     def source() -> dict[str, str]:
         fresh = [word for name in ("only", "told") for word in ("--fresh", f"committed-{name}")]
-        with temporary_settings({PREFECT_API_URL: prefect_server}):
-            assert command.ratchet(["run", str(own / "committed.py"), "--root", str(root), *fresh]) == 0
+        assert command.ratchet(["run", str(own / "committed.py"), "--root", str(root), *fresh]) == 0
         (run,) = root.glob("committed/committed-only/*")
         return (attempts.newest(run / "attempts") or {})["source"]
 
@@ -501,11 +495,10 @@ def test_a_sweep_compares_what_the_report_of_its_study_compares(tmp_path: Path, 
 
 
 def test_an_answer_that_shows_nothing_says_in_the_terminal_how_many_folds_would(
-    tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "beside.py").write_text(BESIDE.replace("(by + noise", "(by * noise"))
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        assert command.ratchet(["run", str(tmp_path / "beside.py"), "--root", str(tmp_path / "runs")]) == 0
+    assert command.ratchet(["run", str(tmp_path / "beside.py"), "--root", str(tmp_path / "runs")]) == 0
     shown = capsys.readouterr().out
     assert "\nNo difference is shown over 5 folds.\n" in shown
     (limit,) = [line for line in shown.splitlines() if line.startswith("  not shown: ")]
@@ -589,7 +582,7 @@ def test_arms_that_cannot_be_compared_are_refused(tmp_path: Path, old: str, new:
 
 
 def test_a_wrong_metric_is_told_once_by_the_first_arm_and_mended_costs_no_arm(
-    tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = BESIDE.replace("folds: int = 5", 'folds: int = 3, metric: str = "accuracy"')
     (tmp_path / "beside.py").write_text(text.replace('metric="accuracy"', "metric=metric"))
@@ -598,12 +591,11 @@ def test_a_wrong_metric_is_told_once_by_the_first_arm_and_mended_costs_no_arm(
     def finished() -> dict[Path, int]:
         return {file: file.stat().st_mtime_ns for file in tmp_path.glob("runs/beside/beside-*/*/COMPLETE.json")}
 
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        assert command.ratchet([*words, "--set", "metric=acuracy"]) == 2
-        said = capsys.readouterr().out
-        assert said.count("report: ") == 1 and "has no 'acuracy' in its result; did you mean 'accuracy'?" in said
-        assert len(first := finished()) == 1, "the others did not run"
-        assert command.ratchet(words) == 0
+    assert command.ratchet([*words, "--set", "metric=acuracy"]) == 2
+    said = capsys.readouterr().out
+    assert said.count("report: ") == 1 and "has no 'acuracy' in its result; did you mean 'accuracy'?" in said
+    assert len(first := finished()) == 1, "the others did not run"
+    assert command.ratchet(words) == 0
     assert len(finished()) == 7 and first.items() <= finished().items()
 
 

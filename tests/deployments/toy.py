@@ -2,14 +2,18 @@
 
 import os
 import signal
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from deployments.dag.walk import Dispatcher, Handle
+from deployments.study_flow import study_flow
 from storage import external
 from storage.errors import BadInput, CheckFailed, NoProgress, NotLearning, NumericalFailure, Stop
-from tasks.stage.configuration import execution, scientific
-from tasks.stage.run import StageInput, StageRun
-from tasks.stage.study import StageConfiguration
+from tasks.stage.configuration import Configuration, execution, scientific
+from tasks.stage.run import Stage, StageInput, StageRun
+from tasks.stage.study import StageConfiguration, StudyBase
 
 
 class ToyConfig(StageConfiguration):
@@ -29,6 +33,15 @@ def work(run: StageRun, config: ToyConfig, **inputs: StageInput) -> dict[str, An
         file.write_text(config.ends)
     if config.ends == "lost-connection" and run.lock.number <= config.fails_until:
         raise ConnectionError("the hub does not answer")
+    if config.ends == "killed" and run.lock.number <= config.fails_until:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if config.ends == "asked-to-stop":
+        os.kill(os.getppid(), signal.SIGINT)
+        while True:
+            run.stop.check()
+            time.sleep(0.01)
+    if config.ends == "without-prefect" and "prefect" in sys.modules:
+        raise CheckFailed("Prefect in the process of the work", "imported", "not imported")
     if config.ends == "reads-a-file-that-changes":
         Path(config.reads[0]).write_text("other text")
     if config.ends == "sigterm":
@@ -47,3 +60,36 @@ def work(run: StageRun, config: ToyConfig, **inputs: StageInput) -> dict[str, An
     if config.ends in errors:
         raise errors[config.ends]
     return {"ends": config.ends, "number": config.number}
+
+
+class Call(Configuration):
+    """A stage call."""
+
+    name: str = scientific(description="the stage")
+    config: ToyConfig = scientific(description="its configuration")
+    reads: list[str] = scientific([], description="names of the stages that it reads")
+
+
+class Study(StudyBase):
+    """A page of any stage calls."""
+
+    calls: list[Call] = scientific([], description="in page order")
+
+
+def call(name: str, ends: str = "finished", *reads: str, **config: Any) -> Call:
+    return Call(name=name, config=ToyConfig(ends=ends, **config), reads=[*reads])
+
+
+def toy_stage(name: str) -> Stage:
+    return Stage(name, ToyConfig, "tests.deployments.toy:work")
+
+
+def page(study: Study, stage: Dispatcher) -> Handle:
+    handles: dict[str, Handle] = {}
+    for each in study.calls:
+        read = {name.replace("-", "_"): handles[name] for name in each.reads}
+        handles[each.name] = stage(toy_stage(each.name), each.config, **read)
+    return handles[study.calls[-1].name]
+
+
+toy = study_flow(page)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.dag.page import Page
 from deployments.dag.walk import Handle, Walk
@@ -135,11 +134,10 @@ SMALL = (
 )
 
 
-def test_a_study_of_one_s_own_is_known_by_the_file_that_its_attempt_came_from(tmp_path, prefect_server, capsys):
+def test_a_study_of_one_s_own_is_known_by_the_file_that_its_attempt_came_from(tmp_path, capsys):
     own, root = tmp_path / "small.py", tmp_path / "runs"
     own.write_text(SMALL)
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        assert command.ratchet(["run", str(own), "--set", "words=7", "--root", str(root)]) == 0
+    assert command.ratchet(["run", str(own), "--set", "words=7", "--root", str(root)]) == 0
     (path,) = (path for path in root.glob("small/count/*") if not path.is_symlink())
     run = run_in(path)
     capsys.readouterr()

@@ -17,7 +17,7 @@ from tests.conftest import REPOSITORY
 def test_the_options_are_frozen():
     """People's scripts depend on these: a new option is added here on purpose."""
 
-    study = "-h --help --profile --root --set --seed --dispatch --wait --detach --fresh --dry-run --status"
+    study = "-h --help --profile --root --set --seed --dispatch --wait --detach --prefect --fresh --dry-run --status"
     study += " --show-config --keys"
     given = command.ratchet_parser()[1]["run"]._actions
     assert {option for action in given for option in action.option_strings} == {*study.split()}

@@ -79,12 +79,11 @@ def own(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run_sweep(prefect_server: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """`ratchet sweep`, against the shared server; returns (exit code, all output)."""
+def run_sweep(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """`ratchet sweep`; returns (exit code, all output)."""
 
     def run(*arguments: str | Path, command_: str = "sweep") -> tuple[int, str]:
-        with temporary_settings({PREFECT_API_URL: prefect_server}):
-            code = command.ratchet([command_, *map(str, arguments)])
+        code = command.ratchet([command_, *map(str, arguments)])
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 

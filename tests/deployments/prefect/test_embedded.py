@@ -38,7 +38,7 @@ def _processes_of(home: Path) -> list[int]:
 def _start(home: Path, root: Path) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     return subprocess.Popen(
-        [sys.executable, "-m", "flows.robustness", "--profile", "smoke", "--root", str(root)],
+        [sys.executable, "-m", "flows.robustness", "--prefect", "--profile", "smoke", "--root", str(root)],
         cwd=REPOSITORY,
         env=environment | {"PREFECT_HOME": str(home)},
         stdout=subprocess.PIPE,
@@ -118,6 +118,9 @@ def test_a_command_uses_a_server(tmp_path, held, environment, listens, found):
         with database_in(tmp_path):
             here = embedded.server_here()
             assert here == (embedded.Server(f"http://127.0.0.1:{port}/api", "a:b") if found else None)
+            if here:
+                with pytest.raises(BadInput, match=f"{here.address} has the database of .* two would lock each other"):
+                    ui.keep_ui([], None, print)
     finally:
         holder.kill()
         holder.communicate()
@@ -125,12 +128,9 @@ def test_a_command_uses_a_server(tmp_path, held, environment, listens, found):
 
 def test_a_command_without_a_configured_server_uses_the_one_of_its_prefect_home(prefect_server, monkeypatch):
     with database_in(Path(os.environ["PREFECT_HOME"])):
-        for module in (embedded, ui):  # no second one is started
-            monkeypatch.setattr(module, "started_server", None)
+        monkeypatch.setattr(embedded, "started_server", None)  # no second one is started
         with embedded.prefect_server() as address:
             assert (address, PREFECT_API_URL.value()) == (prefect_server, prefect_server)
-        with pytest.raises(BadInput, match=f"{prefect_server} has the database of .* two would lock each other out"):
-            ui.keep_ui([], None, print)
 
 
 COMMAND = """

@@ -7,8 +7,7 @@ import pytest
 from deployments.dag.walk import Handle, Walk
 from deployments.views.estimate import Estimate, estimate
 from storage import durable
-from tests.deployments.prefect.test_local import toy_stage
-from tests.deployments.toy import ToyConfig
+from tests.deployments.toy import ToyConfig, toy_stage
 
 
 def _finish(handle: Handle, *seconds: float) -> None:

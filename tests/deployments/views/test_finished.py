@@ -2,21 +2,17 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
-from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import State
 
-from deployments.dag.walk import Handle, Walk
-from deployments.prefect.local import run_here
+from deployments.dag.walk import Handle
 from deployments.slurm.study.follow import advance_kept
 from deployments.views.index import INDEX, leave_for_people
 from storage import durable
 from storage.run_directory import LATEST
-from tests.deployments.prefect.test_local import toy_stage
-from tests.deployments.toy import ToyConfig
+from tests.deployments.here.test_study import run
+from tests.deployments.toy import call
 from tests.flows.answers import Study, finished
 from tests.slurm.harness import kept_study, toy_study
 from tests.slurm.toy import page as toy_page
@@ -28,34 +24,14 @@ def latest(last: Handle) -> Path:
     return last.run.root / last.run.study / os.readlink(last.run.root / last.run.study / LATEST)
 
 
-def study_here(root: Path, page: Callable[[Walk], None], server: str) -> Walk:
-    walk = Walk(root, "toy")
-    page(walk)
-
-    @flow(name="toy", persist_result=False)
-    def toy() -> State:
-        return run_here(walk)
-
-    with temporary_settings({PREFECT_API_URL: server}):
-        toy(return_state=True)
-    return walk
-
-
-def test_a_study_that_finishes_here_leaves_the_link_and_the_page(tmp_path, prefect_server):
-    def page(stage: Walk) -> None:
-        first = stage(toy_stage("first"), ToyConfig(ends="finished"))
-        stage(toy_stage("last"), ToyConfig(ends="finished"), first=first)
-
-    last = study_here(tmp_path, page, prefect_server).handles[-1]
+def test_a_study_that_finishes_here_leaves_the_link_and_the_page(tmp_path):
+    walk, *_ = run(tmp_path, call("first"), call("last", "finished", "first"))
+    last = walk.handles[-1]
     assert latest(last) == last.run.path and "toy" in (tmp_path / INDEX).read_text()
 
 
-def test_a_study_that_does_not_finish_leaves_neither(tmp_path, prefect_server):
-    def page(stage: Walk) -> None:
-        first = stage(toy_stage("first"), ToyConfig(ends="finished"))
-        stage(toy_stage("last"), ToyConfig(ends="check_failed"), first=first)
-
-    study_here(tmp_path, page, prefect_server)
+def test_a_study_that_does_not_finish_leaves_neither(tmp_path):
+    run(tmp_path, call("first"), call("last", "check_failed", "first"))
     assert sorted(path.name for path in tmp_path.rglob("*") if path.name in (LATEST, INDEX)) == []
 
 

@@ -1,0 +1,57 @@
+"""Whether a Prefect server may stand, asked without Prefect, which takes a second to import."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+NAMING = ("PREFECT_API_URL", "PREFECT_PROFILE", "DATABASE_CONNECTION_URL")
+"""Beginnings and ends of variables and settings by which a server, or its database, is another than the usual one."""
+FILES = (".env", "prefect.toml", "pyproject.toml")
+"""Where Prefect reads settings in the folder of a command."""
+
+
+def may_stand() -> bool:
+    """False where surely no server of this user's does; else Prefect is to be asked (`embedded.server_here`)."""
+    home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
+    if "prefect" in sys.modules or any(value and _names_one(name) for name, value in os.environ.items()):
+        return True
+    if any(_names_one(_text(file)) for file in (home / "profiles.toml", *map(Path, FILES))):
+        return True
+    database = home / "prefect.db"
+    return database.is_file() and any(True for _ in with_open(database))
+
+
+def _names_one(text: str) -> bool:
+    return any(name in text for name in NAMING) or "[tool.prefect" in text or "[api]" in text
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def with_open(file: Path) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """The processes of this user that have this very file open, and their environments.
+
+    None of another network, whose ports are not ours; and none of another person, who would be sent what we do.
+    """
+    wanted = file.stat()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # another person's, or gone by now
+            if process.uids().real == os.getuid() and _has_open(process.pid, wanted):
+                yield process, process.environ()
+
+
+def _has_open(process: int, wanted: os.stat_result) -> bool:
+    folder = Path(f"/proc/{process}")
+    for number in (folder / "fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if os.path.samestat(number.stat(), wanted):
+                return (folder / "ns/net").samefile("/proc/self/ns/net")
+    return False
