@@ -6,7 +6,8 @@ while this one answers, they use it (`deployments.prefect.embedded`).
 
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
@@ -15,6 +16,7 @@ from deployments.deploy import STUDIES, deploy, make_pool
 from deployments.prefect.embedded import server_here, started_server
 from deployments.prefect.flow_run import beside, best_effort, end_killed
 from deployments.prefect.generate import Profile, study_deployment
+from deployments.prefect.recorded import record
 from deployments.prefect.worker import WorkerEnded, worker
 from storage import locks
 from storage.errors import BadInput, Held
@@ -28,11 +30,12 @@ ONE_AT_A_TIME = ("--type", "process", "--limit", "1")
 LOOK_EVERY_SECONDS, END_KILLED_EVERY_SECONDS = 1.0, 10.0
 
 
-def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str], None]) -> None:
+def keep_ui(profiles: Sequence[Profile], root: Path, port: int | None, ready: Callable[[str], None]) -> None:
     """Serves the UI at `port` (None: 4200, or the next one that is free) until interrupted; `ready` gets its address.
 
-    At the end what runs is asked to save, and waited for. Raises BadInput where a server is configured or kept here
-    already, or the port is taken; WorkerEnded when the worker ends by itself.
+    What ran below the root while no server stood is shown too. At the end what runs is asked to save, and waited for.
+    Raises BadInput where a server is configured or kept here already, or the port is taken; WorkerEnded when the worker
+    ends by itself.
     """
     if configured := PREFECT_API_URL.value():
         raise BadInput(
@@ -59,6 +62,7 @@ def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str]
                         pass
                 with worker(server, STUDIES, home / "ui-worker.log", *ONE_AT_A_TIME) as process:
                     ready(server.page)
+                    beside(lambda: _record(profiles, root))
                     beside(_end_killed)
                     while process.poll() is None:
                         time.sleep(LOOK_EVERY_SECONDS)
@@ -68,6 +72,11 @@ def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str]
             )
     finally:
         lock.release()
+
+
+def _record(profiles: Sequence[Profile], root: Path) -> None:
+    with get_client(sync_client=True) as client:
+        record(client, profiles, root)
 
 
 def _end_killed() -> None:

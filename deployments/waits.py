@@ -1,8 +1,10 @@
-"""Waits that end: for a server, a worker or another process to do what it must."""
+"""Waits that end: for a server, a worker or another process to do what it must; or by a SIGTERM."""
 
+import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from storage.errors import BadInput
@@ -28,3 +30,21 @@ def end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+class Terminated(BaseException):
+    """SIGTERM came: nothing between may take it for an error of its own."""
+
+
+@contextmanager
+def terminated_by_sigterm() -> Iterator[None]:
+    """Raises Terminated in the block on a SIGTERM that no stage at work hears."""
+
+    def stop(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

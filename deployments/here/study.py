@@ -4,8 +4,9 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from deployments.dag.page import Page
 from deployments.dag.walk import Handle, Walk
 from deployments.views.index import completed, leave_for_people
 from storage import attempts
@@ -73,6 +74,13 @@ def run_study(
     if walk.handles[-1].finished:
         leave_for_people(walk.handles[-1])
     return _end(walk.handles, host)
+
+
+def run_in_this_process(page: Page, study: Any, walk: Walk) -> tuple[PrefectState, str]:
+    """Runs a walked page; returns the study's state, and what ended the stages that did not finish."""
+    walk.close_to_others()
+    page.keep_sources(walk)
+    return run_study(walk, ThisProcess(), lambda: page.sweep_without_stopped(study, walk))
 
 
 def attempt_at(handle: Handle) -> Outcome:

@@ -5,6 +5,7 @@ Prefect shows what happens and is asked nothing: what is finished is decided by 
 
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +15,8 @@ import httpx
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
-from prefect.exceptions import PrefectException
+from prefect.exceptions import PrefectException, TerminationSignal
+from prefect.logging.configuration import setup_logging
 from prefect.logging.handlers import APILogHandler
 from prefect.runtime import flow_run, task_run
 from prefect.states import Completed, State, StateType
@@ -24,13 +26,33 @@ from deployments.dag.walk import Handle, Walk
 from deployments.here.process import WorkProcess
 from deployments.here.study import RETRY_DELAY_SECONDS, message, run_study
 from deployments.prefect.artifacts import StageArtifacts, StudyArtifacts
+from deployments.prefect.embedded import prefect_server
 from deployments.prefect.flow_run import beside, best_effort, end_killed, outlive_worker, prefect_state
 from deployments.views.estimate import estimate
-from tasks.stage.outcome import FAILED, Outcome
+from deployments.waits import Terminated
+from tasks.stage.outcome import FAILED, Outcome, PrefectState, state_named
+from tasks.stage.progress import FOR_THE_TERMINAL
 
 LOG = logging.getLogger("ratchet.local")
 REPORT_EVERY_SECONDS = 10.0
 LAST_REPORT_SECONDS = 5.0
+
+
+def run_as_flow(page: Page, study: Any, walk: Walk) -> tuple[PrefectState, str]:
+    """Runs a walked page as a flow run on the server that stands, or on one for as long; its state, and why."""
+    from deployments.flow import flow_of  # which takes `run_here`
+
+    # log lines go to the attempt's log and to Prefect: in the terminal they would break the bars, and say it twice
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    setup_logging(incremental=False)
+    try:
+        with prefect_server() as address:
+            LOG.setLevel(logging.INFO)
+            LOG.info("Prefect API: %s", address, extra=FOR_THE_TERMINAL)
+            state: Any = flow_of(page)(study, str(walk.root), over=page.over, return_state=True)
+    except TerminationSignal:
+        raise Terminated from None
+    return state_named(state.name), state.message
 
 
 def run_here(page: Page, study: Any, walk: Walk) -> State[Any]:

@@ -117,7 +117,9 @@ class Display:
         """A line of the log, beside the stage that its process works on; between stages, beside its logger."""
         here = {key: locks.process_identity()[key] for key in ("boot_id", "pid_namespace")} | {"pid": process}
         records = ((handle.run.path, attempts.newest(handle.run.attempts) or {}) for handle in self._waiting)
-        working = (path for path, record in records if record.get("end_state") is None and here.items() <= record.items())
+        working = (
+            path for path, record in records if record.get("end_state") is None and here.items() <= record.items()
+        )
         label = next((self._labels[path] for path in working), logger.removeprefix("ratchet."))
         self._console.print(f"{label:<16} {text}")
 

@@ -28,8 +28,9 @@ from deployments.slurm.study.follow import Follower, follow, standings
 from deployments.slurm.study.follower import Entry, FollowerJob
 from deployments.slurm.study.preflight import checked, require_runnable
 from deployments.slurm.study.study import SlurmStudy
+from deployments.waits import Terminated, terminated_by_sigterm
 from flows.command.display import Display
-from flows.command.terminal import OUT, Terminated, refuse, show, show_markdown, terminated_by_sigterm
+from flows.command.terminal import OUT, refuse, show, show_markdown
 from storage.errors import BadInput
 from tasks.stage import outcome
 

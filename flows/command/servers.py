@@ -2,6 +2,7 @@
 
 import argparse
 import signal
+from pathlib import Path
 from typing import Any
 
 from deployments.dag.page import load_page
@@ -35,7 +36,7 @@ def ui(options: argparse.Namespace) -> int:
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, end)
     try:
-        keep_ui(profiles, options.port, ready)
+        keep_ui(profiles, Path("runs"), options.port, ready)
     except KeyboardInterrupt:
         show("ended")
     except WorkerEnded as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +14,9 @@ from deployments.dag.walk import Handle, Walk
 from deployments.views.estimate import estimate
 from deployments.views.listing import first_values, shown_first, standing
 from deployments.views.notes import changed_work, finished_neighbours, notes
+from deployments.waits import Terminated, terminated_by_sigterm
 from flows.command import settings
-from flows.command.terminal import OUT, Terminated, refuse, show, show_json, show_markdown, terminated_by_sigterm
+from flows.command.terminal import OUT, refuse, show, show_json, show_markdown
 from storage import attempts, generations, markers
 from storage.checkpoints import furthest
 from storage.errors import BadInput, Held, did_you_mean
@@ -223,13 +223,12 @@ def stand_of(handle: Handle, on_slurm: Any = None) -> tuple[str, str]:
 def _run_here(page: Page, study: Any, walk: Walk, as_flow: bool) -> int:
     """Runs the study in this process; where a Prefect server stands, or `as_flow`, as a flow run of Prefect."""
     from deployments.prefect.presence import may_stand
+    from flows.command.display import Display
 
     seeds = sorted({seed for handle in walk.handles for seed in handle.seeds})
     of_seeds = f", seed{'s' if seeds[1:] else ''} {', '.join(map(str, seeds))}" if seeds else ""
-    finished = sum(handle.finished for handle in walk.handles)
-    show(
-        f"study {study.name}{of_seeds}, in {walk.root / study.name}: {finished} of {len(walk.handles)} stages finished"
-    )
+    stages = f"{sum(handle.finished for handle in walk.handles)} of {len(walk.handles)} stages are finished"
+    show(f"study {study.name}{of_seeds}, in {walk.root / study.name}: {stages}")
     for handle in walk.handles:
         if handle.verdict.present and not handle.finished:
             show(f"{handle.label} runs again: {handle.verdict.reason}", style="yellow")
@@ -237,8 +236,13 @@ def _run_here(page: Page, study: Any, walk: Walk, as_flow: bool) -> int:
         from deployments.prefect.embedded import server_here
 
         as_flow = server_here() is not None
+    if as_flow:
+        from deployments.prefect.local import run_as_flow as run_stages
+    else:
+        from deployments.here.study import run_in_this_process as run_stages
     try:
-        ended, message = (_in_prefect if as_flow else _in_this_process)(page, study, walk)
+        with terminated_by_sigterm(), Display(walk.handles, OUT):
+            ended, message = run_stages(page, study, walk)
     except Terminated:  # between two stages
         show("stopped by SIGTERM; the same command goes on where it stopped")
         return outcome.AWAITING_RETRY.exit_code
@@ -248,38 +252,6 @@ def _run_here(page: Page, study: Any, walk: Walk, as_flow: bool) -> int:
         kept = "what is finished is kept, and " * any((handle.run.path / "locks").exists() for handle in walk.handles)
         show(f"exit code {ended.exit_code}; {kept}{goes_on}", style="dim")
     return ended.exit_code
-
-
-def _in_this_process(page: Page, study: Any, walk: Walk) -> tuple[outcome.PrefectState, str]:
-    from deployments.here.study import ThisProcess, run_study
-    from flows.command.display import Display
-
-    walk.close_to_others()
-    page.keep_sources(walk)
-    with terminated_by_sigterm(), Display(walk.handles, OUT):
-        return run_study(walk, ThisProcess(), lambda: page.sweep_without_stopped(study, walk))
-
-
-def _in_prefect(page: Page, study: Any, walk: Walk) -> tuple[outcome.PrefectState, str]:
-    """As a flow run on the server that stands, or on one for the length of this command."""
-    from prefect.exceptions import TerminationSignal
-    from prefect.logging.configuration import setup_logging
-
-    from deployments.flow import flow_of
-    from deployments.prefect.embedded import prefect_server
-    from flows.command.display import Display
-
-    # log lines go to the attempt's log and to Prefect: in the terminal they would break the bars, and say it twice
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    setup_logging(incremental=False)
-    show("starting Prefect ...")
-    try:
-        with prefect_server() as address, Display(walk.handles, OUT):
-            show(f"Prefect API: {address}")
-            state: Any = flow_of(page)(study, str(walk.root), over=page.over, return_state=True)
-    except TerminationSignal:
-        raise Terminated from None
-    return outcome.state_named(state.name), state.message
 
 
 def _at_site(page: Page, study: Any, root: str) -> SlurmStudy:

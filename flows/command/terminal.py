@@ -2,10 +2,8 @@
 
 import json
 import re
-import signal
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console, ConsoleOptions
@@ -76,21 +74,3 @@ def show_markdown(console: Console, text: str) -> None:
         console.print(WholeTables(text, hyperlinks=False), soft_wrap=False)
     else:
         console.print(re.sub(r"\\([\\`*_\[\]<>|~&$#])", r"\1", text))
-
-
-class Terminated(BaseException):
-    """SIGTERM came: nothing between may take it for an error of its own."""
-
-
-@contextmanager
-def terminated_by_sigterm() -> Iterator[None]:
-    """Raises Terminated in the block on a SIGTERM that no stage at work hears."""
-
-    def stop(*_: object) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from tests.deployments.prefect.test_embedded import _gone, _processes_of, databa
 from tests.flows.test_again import SMALL
 
 
-def _command(home: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
+def _command(home: Path, *options: str, cwd: Path = REPOSITORY, **variables: str) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     return subprocess.Popen(
         [sys.executable, "-c", "from flows.command import ratchet; raise SystemExit(ratchet())", "ui", *options],
-        cwd=REPOSITORY,
+        cwd=cwd,
         env=environment | {"PREFECT_HOME": str(home)} | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -114,3 +115,61 @@ def test_a_worker_that_ends_by_itself_ends_the_command_with_where_its_log_is(own
     said, _ = kept.communicate(timeout=120)
     assert kept.returncode == 1 and "Traceback" not in said and _gone(home, within_seconds=15)
     assert "the worker ended by itself (exit code -9)" in said and str(home / "ui-worker.log") in said
+
+
+FAILS = """
+from pathlib import Path
+import ratchet as r
+
+@r.stage(torch=False)
+def look(run, seed: int):
+    if Path(__file__).with_name("broken").exists():
+        raise r.CheckFailed("nothing is broken", True, False)
+    return {"looked": 1}
+
+@r.study
+def fails():
+    return look()
+"""
+
+
+def test_what_ran_while_no_server_stood_is_shown_by_the_ui_and_its_retry_goes_on(own_prefect_home, tmp_path):
+    (tmp_path / "fails.py").write_text(FAILS)
+    (tmp_path / "broken").touch()
+    run = [sys.executable, "-m", "flows", "run", "fails.py"]
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    environment |= {"PREFECT_HOME": str(own_prefect_home), "PYTHONPATH": str(REPOSITORY)}
+    assert subprocess.run([*run, "--seed", "7"], cwd=tmp_path, env=environment, timeout=300).returncode == 1
+    (tmp_path / "broken").unlink()
+    assert subprocess.run(run, cwd=tmp_path, env=environment, timeout=300).returncode == 0
+    for seen_before in (False, True):
+        kept = _command(own_prefect_home, "fails.py", cwd=tmp_path, PYTHONPATH=str(REPOSITORY))
+        try:
+            server, _ = opened(kept)
+            runs = _eventually(lambda: len(runs := asked(server, "flow_runs/filter", {})) == 2 and runs)  # noqa: B023
+            by_name = {run["name"]: run for run in runs}
+            assert {name: run["state"]["name"] for name, run in by_name.items()} == {
+                "fails-s7": "Completed" if seen_before else "Failed",
+                "fails-s42": "Completed",
+            }
+            failed = by_name["fails-s7"]
+            assert {*failed["tags"]} >= {"fails", "seed-7", "recorded"} and failed["deployment_id"]
+            if not seen_before:
+                assert "ran without Prefect, 20" in failed["state"]["message"]
+                assert "nothing is broken: measured True, required False" in failed["state"]["message"]
+                shown = {each["key"] for each in asked(server, "artifacts/filter", {})}
+                assert shown == {"fails-stages"}, "no report was made"
+                retry = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True}
+                asked(server, f"flow_runs/{failed['id']}/set_state", retry)
+                _eventually(lambda: asked(server, f"flow_runs/{failed['id']}")["state"]["name"] == "Completed")  # noqa: B023
+        finally:
+            kept.send_signal(signal.SIGINT)
+            kept.communicate(timeout=300)
+
+
+def _eventually(look: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 300
+    while not (seen := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return seen

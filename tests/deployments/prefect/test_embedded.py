@@ -120,7 +120,7 @@ def test_a_command_uses_a_server(tmp_path, held, environment, listens, found):
             assert here == (embedded.Server(f"http://127.0.0.1:{port}/api", "a:b") if found else None)
             if here:
                 with pytest.raises(BadInput, match=f"{here.address} has the database of .* two would lock each other"):
-                    ui.keep_ui([], None, print)
+                    ui.keep_ui([], tmp_path, None, print)
     finally:
         holder.kill()
         holder.communicate()
