@@ -12,10 +12,8 @@ from prefect.exceptions import ObjectAlreadyExists
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.importtools import import_object
 
+from deployments.prefect.generate import JOBS
 from deployments.study_flow import made
-
-STUDIES, JOBS = "ratchet", "gpu"
-"""The pools: of what runs in a process, the studies and `advance`; and of stages that are SLURM jobs."""
 
 
 def make_pool(client: SyncPrefectClient, name: str) -> None:

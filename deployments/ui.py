@@ -12,10 +12,10 @@ from pathlib import Path
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from deployments.deploy import STUDIES, deploy, make_pool
+from deployments.deploy import deploy, make_pool
 from deployments.prefect.embedded import server_here, started_server
 from deployments.prefect.flow_run import beside, best_effort, end_killed
-from deployments.prefect.generate import Profile, study_deployment
+from deployments.prefect.generate import STUDIES, Profile, study_deployment
 from deployments.prefect.recorded import record
 from deployments.prefect.worker import WorkerEnded, worker
 from storage import locks

@@ -25,6 +25,7 @@ from deployments.slurm.cluster.site import Site, has_site, read_site
 from deployments.slurm.pool.runs import passes, patiently
 from deployments.slurm.study import cancel, follow
 from deployments.slurm.study import study as study_file
+from deployments.slurm.study.flow_runs import Prefect
 from deployments.slurm.study.study import root_of
 from storage.errors import BadInput
 from storage.visible import log_visibly
@@ -66,7 +67,7 @@ def _advance_each(files: Iterable[Path], site: Site, root: Path, log: Log) -> di
     left: dict[str, Exception] = {}
     for file in files:
         try:
-            stages = patiently(partial(follow.advance_kept, file, site, root))
+            stages = patiently(partial(follow.advance_kept, Prefect(), file, site, root))
         except Exception as error:  # one study stops no other, whatever stands in its files
             known = isinstance(error, BadInput | PrefectException | httpx.HTTPError | OSError)
             log.warning("%s: %s", file.stem, error, exc_info=not known)

@@ -16,6 +16,8 @@ HEAD = """\
 # What stages ask for is that of the first study's cluster: what differs on yours stands in its site file
 # (deployments/sites/), what differs for one study in `execution.resources` of its profile.
 """
+STUDIES, JOBS = "ratchet", "gpu"
+"""The pools: of what runs in a process, the studies and `advance`; and of stages that are SLURM jobs."""
 JOB = {"command": "python -m flows.stage {parameters}"}
 GPU = {"cpus": 8, "memory_gb": 77, "gpus": 1, "gpu_model": "a100"}
 NEEDS: dict[str, dict[str, Any]] = {
@@ -71,7 +73,7 @@ def _advance() -> dict[str, Any]:
         "entrypoint": "flows.advance.advance",
         "description": "Starts what is ready in every started study; a backstop for when a study's own flow run died.",
         "tags": ["ratchet"],
-        "work_pool": {"name": "ratchet"},
+        "work_pool": {"name": STUDIES},
         "parameters": {"root": ""},
         "schedules": [{"interval": 600, "active": True}],
     }
@@ -83,7 +85,7 @@ def _stage(needs: str) -> dict[str, Any]:
         "entrypoint": "flows.stage.stage",
         "description": f"One stage of a study as a SLURM job, with the resources of {needs}. Studies start it.",
         "tags": ["ratchet", "stage"],
-        "work_pool": {"name": "gpu", "job_variables": JOB | NEEDS[needs]},
+        "work_pool": {"name": JOBS, "job_variables": JOB | NEEDS[needs]},
     }
 
 
@@ -103,7 +105,7 @@ def study_deployment(profile: Profile, dispatch: str, form: dict[str, Any] | Non
         "entrypoint": page.entrypoint,
         "description": f"{profile.description} {where} Started again it goes on where it stands.".strip(),
         "tags": ["ratchet", "study", page.name],
-        "work_pool": {"name": "ratchet", "job_variables": {"env": environment}},
+        "work_pool": {"name": STUDIES, "job_variables": {"env": environment}},
         "parameters": {"study": form or _of_form(profile.values), "root": "", "dispatch": dispatch},
     }
 

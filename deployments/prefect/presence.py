@@ -16,13 +16,19 @@ FILES = (".env", "prefect.toml", "pyproject.toml")
 
 def may_stand() -> bool:
     """False where surely no server of this user's does; else Prefect is to be asked (`embedded.server_here`)."""
-    home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
-    if "prefect" in sys.modules or any(value and _names_one(name) for name, value in os.environ.items()):
-        return True
-    if any(_names_one(_text(file)) for file in (home / "profiles.toml", *map(Path, FILES))):
-        return True
-    database = home / "prefect.db"
-    return database.is_file() and any(True for _ in with_open(database))
+    database = _home() / "prefect.db"
+    return may_be_named() or (database.is_file() and any(True for _ in with_open(database)))
+
+
+def may_be_named() -> bool:
+    """False where surely no server is configured; else Prefect is to be asked (`embedded.configured`)."""
+    by_variable = any(value and _names_one(name) for name, value in os.environ.items())
+    files = (_home() / "profiles.toml", *map(Path, FILES))
+    return "prefect" in sys.modules or by_variable or any(_names_one(_text(file)) for file in files)
+
+
+def _home() -> Path:
+    return Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
 
 
 def _names_one(text: str) -> bool:

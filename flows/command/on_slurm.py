@@ -1,38 +1,33 @@
 """Commands for a cluster alone: a study's jobs there, how they stand, what they used, and their end.
 
-It takes Prefect's client.
+Prefect is taken where a server of it is named.
 """
 
 import argparse
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
-from typing import Any
-
-import httpx
-from prefect.exceptions import PrefectException
-from prefect.logging.configuration import setup_logging
-from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
-from sqlalchemy import make_url
+from typing import TYPE_CHECKING, Any
 
 from deployments.dag.walk import Handle
-from deployments.prefect.embedded import configured, require_answer
-from deployments.prefect.worker import WorkerEnded
-from deployments.services import own_server, own_services
+from deployments.prefect.presence import may_be_named
 from deployments.slurm.cluster.client import SlurmCommands, SlurmError, Unreachable
 from deployments.slurm.study import efficiency
-from deployments.slurm.study.cancel import address_of, cancel_jobs, cancel_runs, mark_stopped
 from deployments.slurm.study.doctor import look
-from deployments.slurm.study.follow import Follower, follow, standings
+from deployments.slurm.study.engine import Engine, Studies
+from deployments.slurm.study.follow import POLL_SECONDS, Follower, follow, standings
 from deployments.slurm.study.follower import Entry, FollowerJob
 from deployments.slurm.study.preflight import checked, require_runnable
+from deployments.slurm.study.standings import Standing
+from deployments.slurm.study.stop import cancel_jobs, mark_stopped
 from deployments.slurm.study.study import SlurmStudy
 from deployments.waits import Terminated, terminated_by_sigterm
 from flows.command.display import Display
 from flows.command.terminal import OUT, refuse, show, show_markdown
 from storage.errors import BadInput
 from tasks.stage import outcome
+
+if TYPE_CHECKING:
+    from deployments.prefect.embedded import Server
 
 JOBS_GO_ON = (
     "Jobs that run or are queued go on; what comes after them is submitted when the same command is started again, "
@@ -43,17 +38,14 @@ JOBS_GO_ON = (
 def run_on_slurm(slurm: SlurmStudy, wait: bool) -> int:
     """Starts what is ready, and with `wait` stays until nothing is under way; returns the exit code.
 
-    Who waits needs no server that stays: server and worker are brought for as long.
+    Who waits needs no server: this process submits the jobs.
     """
     if not wait or configured():
-        require_server()
-        state = follow(Follower(slurm, _show_address), _show_change, once=not wait)
+        ended, message = _in_prefect(slurm, wait)
         goes_on = "the jobs go on by themselves while the worker of their pool runs"
     else:
         try:
-            state = _followed_here(slurm)
-        except WorkerEnded as error:
-            return refuse(f"{error}. {JOBS_GO_ON}", outcome.FAILED.exit_code)
+            ended, message = _followed_here(slurm)
         except KeyboardInterrupt:
             show(JOBS_GO_ON)
             raise
@@ -61,14 +53,50 @@ def run_on_slurm(slurm: SlurmStudy, wait: bool) -> int:
             show(f"stopped by SIGTERM. {JOBS_GO_ON}")
             return outcome.AWAITING_RETRY.exit_code
         goes_on = "the same command goes on"
-    ended = outcome.state_named(state.name)
-    if ended == outcome.AWAITING_RETRY and state.message != ended.words:
-        show(f"unfinished: {state.message}. The same command goes on", style="yellow")
+    if ended == outcome.AWAITING_RETRY and message != ended.words:
+        show(f"unfinished: {message}. The same command goes on", style="yellow")
     elif ended == outcome.AWAITING_RETRY:
         show(f"unfinished: {goes_on}; with --status the same command shows how they stand", style="dim")
     elif ended != outcome.COMPLETED:
-        show(f"{state.name}: {state.message}", style="bold red")
+        show(f"{ended.name}: {message}", style="bold red")
     return ended.exit_code
+
+
+def _in_prefect(slurm: SlurmStudy, wait: bool) -> tuple[outcome.PrefectState, str]:
+    from deployments.slurm.study.cancel import address_of
+    from deployments.slurm.study.flow_runs import Prefect
+
+    def show_address(slurm: SlurmStudy) -> None:
+        show(f"the study in Prefect: {address_of(slurm)}")
+
+    require_server()
+    return follow(Follower(Prefect(), slurm, show_address), _show_change, once=not wait)
+
+
+def _followed_here(slurm: SlurmStudy) -> tuple[outcome.PrefectState, str]:
+    """How the study ended, followed by this process, or by another one that serves the same root."""
+
+    def tell(study: str, handle: Handle, standing: Standing) -> None:
+        if study == slurm.file.stem:
+            _show_change(handle, standing)
+
+    job = FollowerJob(slurm.site)
+    require_runnable(slurm)
+    slurm.keep()
+    entry, studies = Entry(slurm.file, slurm.root, by_person=True), Studies(slurm.site, job, tell)
+    detached = slurm.file in {known.file for known in job.entries()}
+    job.add(entry)
+    try:
+        with terminated_by_sigterm(), Display(slurm.handles, OUT):
+            while True:
+                studies.look()
+                if end := studies.end_of(slurm):
+                    return end
+                time.sleep(POLL_SECONDS)
+    finally:
+        if not detached:
+            job.remove(entry)
+        studies.end()
 
 
 def detach(slurm: SlurmStudy) -> int:
@@ -79,8 +107,7 @@ def detach(slurm: SlurmStudy) -> int:
             "the study goes on by itself while the workers of that server run; or unset PREFECT_API_URL"
         )
     show("asking SLURM whether it takes the jobs ...")
-    with own_server():
-        require_runnable(slurm)
+    require_runnable(slurm)
     slurm.keep()
     job = FollowerJob(slurm.site)
     job.add(Entry(slurm.file, slurm.root, by_person=True))
@@ -95,27 +122,21 @@ def detach(slurm: SlurmStudy) -> int:
     return outcome.AWAITING_RETRY.exit_code
 
 
-def _followed_here(slurm: SlurmStudy) -> Any:
-    """The state in which the study ended, followed with a server and a worker of this command's own."""
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # the display shows them, once
-    setup_logging(incremental=False)
-    with terminated_by_sigterm():
-        show("starting Prefect and a worker of the jobs; they end with this command ...")
-        with own_services(slurm.site) as check, Display(slurm.handles, OUT):
-            return follow(Follower(slurm), _show_change, polled=lambda _: check())
-
-
-def _show_address(slurm: SlurmStudy) -> None:
-    show(f"the study in Prefect: {address_of(slurm)}")
-
-
 def _show_change(handle: Handle, stand: Any) -> None:
     show(f"{handle.label:<16} {handle.run.fingerprint[:12]}  {stand.line}")
 
 
 def show_jobs(slurm: SlurmStudy) -> int:
     """Prints the exact text of each job that would be submitted now; returns the exit code."""
-    with server_for_a_look():
+    if configured():
+        from prefect.client.orchestration import get_client
+
+        from deployments.slurm.study.flow_runs import values_at
+
+        require_server()
+        with get_client(sync_client=True) as client:
+            texts = checked(slurm, values_at(client, slurm))
+    else:
         texts = checked(slurm)
     if texts.problems:
         refuse(texts.refusal)
@@ -128,13 +149,20 @@ def show_jobs(slurm: SlurmStudy) -> int:
 
 
 def stands(slurm: SlurmStudy) -> tuple[dict[str, Any], list[str]]:
-    """How each stage stands by its jobs and flow runs, by fingerprint; or nothing, and why Prefect is not asked."""
-    if not configured():
-        return {}, []
+    """How each stage stands by its jobs and runs, by fingerprint; or nothing, and why that cannot be said."""
     try:
-        require_server()
-        return dict(standings(slurm).standings), []
-    except (BadInput, PrefectException, httpx.HTTPError) as error:
+        if not configured():
+            return dict(standings(Engine(slurm.site), slurm).standings), []
+        import httpx
+
+        from deployments.slurm.study.flow_runs import Prefect
+
+        try:
+            require_server()
+            return dict(standings(Prefect(), slurm).standings), []
+        except httpx.HTTPError as error:
+            raise BadInput(str(error)) from None
+    except BadInput as error:
         return {}, [f"Prefect is not asked ({error}); what the run directories say:"]
 
 
@@ -152,12 +180,16 @@ def cancel(slurm: SlurmStudy) -> int:
     ended = []
     if not (files := mark_stopped(slurm)):
         raise BadInput(f"no such study was started below {slurm.root}: give what `--dispatch slurm` was given with it")
-    try:
-        if configured():
+    if configured():
+        import httpx
+
+        from deployments.slurm.study.cancel import cancel_runs
+
+        try:
             require_server("ratchet cancel")
             ended.append(f"{cancel_runs(slurm, files)} flow runs")
-    except (BadInput, httpx.HTTPError) as error:
-        show(f"Prefect is not told ({error}); its worker tells it of the jobs", style="yellow")
+        except (BadInput, httpx.HTTPError) as error:
+            show(f"Prefect is not told ({error}); its worker tells it of the jobs", style="yellow")
     try:
         ended.append(f"{cancel_jobs(slurm, SlurmCommands())} jobs")
     except Unreachable as error:
@@ -168,19 +200,11 @@ def cancel(slurm: SlurmStudy) -> int:
     return 0
 
 
-@contextmanager
-def server_for_a_look() -> Iterator[None]:
-    """The server that PREFECT_API_URL names, else one for this block, which knows the deployments of stages."""
-    if configured():
-        require_server()
-        yield
-        return
-    with own_server():
-        yield
-
-
 def doctor(options: argparse.Namespace) -> int:
     """`ratchet doctor`: looks at the site file, SLURM, the disks and the nodes; 1 when something is bad."""
+    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
+    from sqlalchemy import make_url
+
     url = make_url(PREFECT_API_DATABASE_CONNECTION_URL.value())
     database = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
     bad = 0
@@ -190,6 +214,15 @@ def doctor(options: argparse.Namespace) -> int:
     return outcome.FAILED.exit_code if bad else 0
 
 
+def configured() -> "Server | None":
+    """The server that is named for Prefect's clients, asked for without Prefect where none is."""
+    if not may_be_named():
+        return None
+    from deployments.prefect.embedded import configured as named
+
+    return named()
+
+
 def require_server(wanted_by: str = "--dispatch slurm without --wait or --detach") -> None:
     """Jobs outlive this command, so the server that shows them must too. BadInput where none stands."""
     if not (server := configured()):
@@ -197,4 +230,6 @@ def require_server(wanted_by: str = "--dispatch slurm without --wait or --detach
             f"{wanted_by} needs a Prefect server that stays, and PREFECT_API_URL, which says where it is: start one as "
             "docs/cluster.md has it (A server that stays)"
         )
+    from deployments.prefect.embedded import require_answer
+
     require_answer(server)

@@ -7,7 +7,15 @@ from typing import Any
 
 from deployments.dag.page import load_page
 from deployments.dag.sources import page_names
-from deployments.prefect.generate import Profile, description_of, prefect_yaml, shared_deployments, study_deployments
+from deployments.prefect.generate import (
+    JOBS,
+    STUDIES,
+    Profile,
+    description_of,
+    prefect_yaml,
+    shared_deployments,
+    study_deployments,
+)
 from deployments.study_flow import require_flow
 from flows.command import settings
 from flows.command.terminal import refuse, show
@@ -70,7 +78,7 @@ def _deploy(deployments: list[dict[str, Any]]) -> int:
     from prefect.client.orchestration import get_client
     from prefect.settings import temporary_settings
 
-    from deployments.deploy import JOBS, STUDIES, deploy, make_pool
+    from deployments.deploy import deploy, make_pool
     from deployments.prefect.embedded import server_here
     from flows.command.on_slurm import require_server
 

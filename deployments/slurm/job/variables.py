@@ -1,23 +1,16 @@
 """From the layers of a job's variables to its plan: what the worker submits, and what the dry run prints."""
 
-import asyncio
 import re
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.responses import DeploymentResponse
-from prefect.exceptions import ObjectNotFound
-from prefect.workers.base import BaseJobConfiguration, BaseVariables
 from pydantic import Field, ValidationError
 
 from deployments.dag.walk import Handle
+from deployments.prefect.generate import NEEDS
 from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.site import Resources, Site, overrides
 from deployments.slurm.job.journal import Journal, jobs_folder
@@ -48,7 +41,7 @@ NO_WORD = re.compile(r"[^\w.=-]+")
 """Characters that the name of a job should not hold."""
 
 
-class _Where(Resources):
+class Where(Resources):
     """Facts of a run's job beside its resources; the dispatch fills them in."""
 
     folder: str = Field(
@@ -65,12 +58,11 @@ class _Where(Resources):
     needs: str = Field("", title="Needs", description="What the stage needs: training, gpu or cpu; Ratchet sets it.")
 
 
-class SlurmVariables(BaseVariables, _Where):
-    """Resources of one SLURM job. What a cluster needs everywhere belongs into the site file."""
+class JobValues(Where):
+    """One run's job, all layers but the site's and the study's merged."""
 
-
-class SlurmJobConfiguration(BaseJobConfiguration, _Where):
-    """One run's job, all layers merged."""
+    env: dict[str, str | None] = Field({})
+    command: str | None = Field(None)
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,7 @@ class Layers:
     """Sources of the variables of a job, the later over the earlier. All are read as they stand now: who corrects
     one of them and retries the run, or starts the study again, expects the next job to have it."""
 
-    configuration: SlurmJobConfiguration
+    configuration: JobValues
     """The pool's and the deployment's."""
     site: Site
     study: dict[str, dict[str, Any]]
@@ -177,59 +169,27 @@ def command(template: str, parameters: dict[str, Any]) -> list[str]:
     return [word for part in shlex.split(template) for word in (arguments if part == "{parameters}" else [part])]
 
 
-class Deployments:
-    """The deployments by which stages are started, and the templates of their pools: each asked for once."""
-
-    def __init__(self, client: SyncPrefectClient) -> None:
-        self._deployment, self._pool = cache(client.read_deployment_by_name), cache(client.read_work_pool)
-
-    def named(self, name: str) -> DeploymentResponse:
-        """BadInput says how to make the one that the server does not have."""
-        with _known_to_the_server(name):
-            return self._deployment(name)
-
-    def pool(self, name: str) -> str:
-        """The work pool of the deployment."""
-        return self.named(name).work_pool_name or ""
-
-    def template(self, name: str) -> dict[str, Any]:
-        """The base job template of the deployment's work pool."""
-        pool = self.pool(name)
-        with _known_to_the_server(name):
-            return self._pool(pool).base_job_template
-
-
-@contextmanager
-def _known_to_the_server(name: str) -> Iterator[None]:
-    try:
-        yield
-    except ObjectNotFound:
-        raise BadInput(
-            f"this Prefect server has no deployment {name!r}, or not its work pool: run `ratchet deploy`"
-        ) from None
-
-
 def plan_for(
-    deployments: Deployments, site: Site, handle: Handle, study_file: Path, source: Path, own: dict[str, dict[str, Any]]
+    values: JobValues, site: Site, handle: Handle, study_file: Path, source: Path, own: dict[str, dict[str, Any]]
 ) -> Plan:
-    """The plan of a stage's next job as the worker will make it; nothing is written or started."""
-    name = run_name(handle)
-    template = deployments.template(handle.stage.deployment)
-    variables = job_variables(site, handle, source)
-    values = (deployments.named(handle.stage.deployment).job_variables or {}) | variables
-    configuration = asyncio.run(SlurmJobConfiguration.from_template_and_values(template, values))
-    folder = Path(variables["folder"])
+    """The plan of a stage's next job as it will be made; nothing is written or started."""
+    folder = jobs_folder(handle.run)
     last = next(reversed(Journal(folder).all()), None)
     goes_on = last is not None and (last.end is None or last.end.follows == "AwaitingRetry")
     flow_run = last.flow_run if last is not None and goes_on else ""  # else a person's start makes a new one
     return plan_of(
-        Layers(configuration, site, own, variables),
-        name=name,
+        Layers(values, site, own, job_variables(site, handle, source)),
+        name=run_name(handle),
         parameters=stage_parameters(handle, study_file),
         own_folder=folder,
         flow_run=flow_run,
         automatic=goes_on,
     )
+
+
+def job_values(site: Site, handle: Handle, source: Path) -> JobValues:
+    """What a stage's job is made of where no Prefect server has a deployment of it."""
+    return JobValues.model_validate(NEEDS[handle.stage.needs] | job_variables(site, handle, source))
 
 
 def run_name(handle: Handle) -> str:

@@ -17,8 +17,7 @@ from typing import Literal
 
 from deployments.slurm.cluster.client import Done, Job, NotInstalled, Unreachable, call
 from deployments.slurm.cluster.site import Site
-from deployments.slurm.pool.reconcile import SetState
-from deployments.slurm.pool.runs import PrefectRuns
+from deployments.slurm.pool.reconcile import Runs, SetState
 from storage import durable
 
 LOG = logging.getLogger("ratchet.slurm")
@@ -100,7 +99,7 @@ class Places:
 
     def __init__(
         self,
-        runs: PrefectRuns,
+        runs: Runs,
         file: Path,
         of_slurm: Callable[[str, str], SubmitLimit | None] = submit_limit,
         clock: Callable[[], float] = time.monotonic,

@@ -1,6 +1,6 @@
 """The work of the pool: submit once, poll SLURM, and do what `reconcile` decides.
 
-Asks SLURM and Prefect only by the few calls of `SlurmCommands` and `PrefectRuns`, so that thousands of histories can be
+Asks SLURM and Prefect only by the few calls of `SlurmCommands` and `Runs`, so that thousands of histories can be
 played with fakes of both; the Prefect worker (worker.py) is a thin shell around it.
 """
 
@@ -23,11 +23,11 @@ from deployments.slurm.pool.reconcile import (
     Finish,
     Limits,
     Run,
+    Runs,
     Seen,
     SetState,
     reconcile,
 )
-from deployments.slurm.pool.runs import PrefectRuns
 from deployments.slurm.pool.submissions import Submissions
 
 LOG = logging.getLogger("ratchet.slurm")
@@ -44,7 +44,7 @@ class Pool:
     def __init__(
         self,
         slurm: SlurmCommands,
-        runs: PrefectRuns,
+        runs: Runs,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
         ours: Callable[[], bool] = lambda: True,

@@ -1,4 +1,12 @@
-"""The pool's flow runs as Prefect has them, and what is written back: states, job ids."""
+"""The pool's flow runs as Prefect has them, and what is written back: states, job ids.
+
+Who asked for a run's next job is kept in the scheduled state that asks for it. Prefect keeps no author of a state, and
+a retry in its UI or by its command has the type, and in the UI the name, of the states that we set. A state's details
+are the only part of it besides its texts that the server keeps as it was given: the client drops the data of a state,
+and tags or variables belong to the run, so that a worker that dies between two requests would leave them without their
+state. Of the details, no rule of Prefect reads the keys of inputs unless the run is paused, and a state that Prefect
+or a person sets has none.
+"""
 
 import logging
 import time
@@ -18,9 +26,12 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import State, StateType
 
 from deployments.prefect.flow_run import AT_ONCE, flow_runs, of_type
-from deployments.slurm.job.plan import marked
+from deployments.slurm.job.journal import jobs_folder
+from deployments.slurm.job.plan import Origin
 from deployments.slurm.pool.reconcile import Run, SetState
+from deployments.slurm.pool.service import Asked
 from storage import durable
+from storage.run_directory import RunDirectory
 
 LOG = logging.getLogger("ratchet.slurm")
 Answer = TypeVar("Answer")
@@ -32,6 +43,34 @@ UNNAMED = "default"
 """Prefect's queue of the runs for which nobody named one: started by hand, or by an earlier version."""
 CANCELS = (StateType.CANCELLING, StateType.CANCELLED)
 ENDED_BY_OTHERS = of_type(StateType.CANCELLED, StateType.CRASHED)
+
+
+_KEY = "ratchet-origin"
+PREFECTS_OWN = ("Late", "AwaitingConcurrencySlot")
+"""Names of scheduled states that Prefect sets by itself: nobody asks for anything by them."""
+
+
+def marked(origin: Origin) -> StateDetails:
+    """Details for a new state of this origin."""
+    return StateDetails() if origin == "person" else StateDetails(run_input_keyset={_KEY: origin})
+
+
+def origin_of(state: State[Any]) -> Origin:
+    """Tells who asked for a job by this state; `put off` for a state by which nobody did.
+
+    A state that an earlier version set has no mark and counts as a person's: once a run, since the next one has it.
+    """
+    mark = (state.state_details.run_input_keyset or {}).get(_KEY)
+    if state.name in PREFECTS_OWN or mark == "put off":
+        return "put off"
+    return "automatic" if mark == "automatic" else "person"
+
+
+def asked_automatically(states: Iterable[State[Any]]) -> bool:
+    """True where Ratchet itself asked for the job that comes next, by all states of its flow run."""
+    asked = [state for state in states if state.is_scheduled() and origin_of(state) != "put off"]
+    newest = max(asked, key=lambda state: state.timestamp, default=None)
+    return newest is not None and origin_of(newest) == "automatic"
 
 
 def passes(error: httpx.HTTPError) -> bool:
@@ -58,13 +97,31 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
 class PrefectRuns:
     """Flow runs of one work pool, in one of its queues, and those for which nobody named one."""
 
-    def __init__(self, pool: str, queue: str, folder_of: Callable[[FlowRun], Path], client: SyncPrefectClient) -> None:
-        self._pool, self._queue, self._folder_of, self._client = pool, queue, folder_of, client
+    def __init__(self, pool: str, queue: str, folder: Path, client: SyncPrefectClient) -> None:
+        """`folder` keeps the jobs of runs that a person made by hand."""
+        self._pool, self._queue, self._folder, self._client = pool, queue, folder, client
         self._others_taken_in = False
 
     def _read(self, sort: FlowRunSort | None = None, newest_only: bool = False, **where: Any) -> list[FlowRun]:
         runs = flow_runs(self._client, self._pool, sort, newest_only, **where)
         return [run for run in runs if run.work_queue_name in (self._queue, UNNAMED, None)]
+
+    away: tuple[type[Exception], ...] = (httpx.HTTPError,)
+    """What its calls raise while the server does not answer."""
+
+    def asked_for_by(self, run_id: str) -> tuple[bool, str, str]:
+        """True where Ratchet itself asked for the job; the message of the newest scheduled state, which may only put it
+        off; and the id of the present state."""
+        states = self._client.read_flow_run_states(UUID(run_id))
+        ours = [state for state in states if state.is_scheduled() and state.name not in PREFECTS_OWN]
+        newest = max(ours, key=lambda state: state.timestamp, default=None)
+        present = self._client.read_flow_run(UUID(run_id)).state
+        return asked_automatically(states), (newest and newest.message) or "", str(present.id) if present else ""
+
+    def open(self, run_id: str) -> Run | None:
+        """The run as it is now; None where a poll set its end before."""
+        now = self._client.read_flow_run(UUID(run_id))
+        return None if now.state is None or now.state.is_final() else self._as_run(now)
 
     def watched(self, also: Iterable[str]) -> list[Run]:
         """Runs that are Pending, Running or Cancelling, and those named. The first call takes in what others ended."""
@@ -148,6 +205,20 @@ class PrefectRuns:
             self._client.update_flow_run(UUID(run_id), infrastructure_pid=job_id)
         except ObjectNotFound:
             LOG.info("flow run %s is gone; its job is %s", run_id, job_id)
+
+    def asked(self, run: FlowRun) -> Asked:
+        variables = run.job_variables or {}
+        return Asked(str(run.id), run.name, run.parameters, variables, self._folder_of(run))
+
+    def _folder_of(self, run: FlowRun) -> Path:
+        """Of one that a person made without our dispatch the stage's own, when its parameters name it."""
+        asked = run.parameters
+        if named := (run.job_variables or {}).get("folder"):
+            return Path(named)
+        if asked.get("fingerprint") and {"root", "stage", "study_file"} <= asked.keys():
+            study = Path(asked["study_file"]).parent.parent.name
+            return jobs_folder(RunDirectory(Path(asked["root"]), study, asked["stage"], asked["fingerprint"]))
+        return self._folder / str(run.id) / "jobs"
 
     def _as_run(self, run: FlowRun) -> Run:
         state = run.state

@@ -12,6 +12,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -26,9 +27,11 @@ from prefect.workers.base import BaseWorker, BaseWorkerResult
 from deployments.slurm.cluster.client import require_commands
 from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.site import Site, folder_of_pool, queue_of, read_site
-from deployments.slurm.job.variables import SlurmJobConfiguration, SlurmVariables
-from deployments.slurm.pool.runs import UNNAMED, passes
+from deployments.slurm.pool.configuration import SlurmJobConfiguration, SlurmVariables
+from deployments.slurm.pool.mirror import Beside, Mirror
+from deployments.slurm.pool.runs import UNNAMED, PrefectRuns, passes
 from deployments.slurm.pool.service import Service
+from deployments.slurm.pool.walks import Walks
 from storage import locks
 from storage.errors import Held
 from storage.permissions import close_to_others
@@ -84,6 +87,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
     async def teardown(self, *exc_info: Any) -> None:
         self._watching.cancel()
         if self._service is not None:
+            self._walks.stop()  # whoever serves the pool next walks all studies first
             self._service.end()
         await super().teardown(*exc_info)
 
@@ -145,7 +149,8 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         # without the pool, lost a moment ago, the worker that serves it now finds the run unsubmitted
         service, job_id = self._service, None
         if service is not None:
-            job_id = await anyio.to_thread.run_sync(service.submit, flow_run, configuration)
+            asked = self._runs.asked(flow_run)
+            job_id = await anyio.to_thread.run_sync(service.submit, asked, configuration.values)
         if task_status is not None:
             task_status.started(job_id)
         return BaseWorkerResult(status_code=0, identifier=job_id or "")
@@ -177,6 +182,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
                 return self._service
             except locks.LockLost as lost:
                 LOG.warning("this worker stands by: %s", lost)
+                self._walks.stop()
                 self._service.end()
                 self._service = None
         try:
@@ -197,12 +203,20 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         return self._service
 
     def _begun(self, site: Site, lock: locks.Lock) -> Service:
+        pool, client = self._work_pool_name, get_client(sync_client=True)
+        self._runs = PrefectRuns(pool, queue_of(site), folder_of_pool(site, pool), client)
+        self._runs.take_back(folder_of_pool(site, pool) / "places.json")
+        shown = Beside(Mirror(get_client(sync_client=True)))
+        self._walks = Walks()  # first of what ended while no worker watched
+        self._walks.ask(Path(site.root))
         service = Service(
-            self._work_pool_name,
+            pool,
             site,
             lock,
-            clients=lambda: get_client(sync_client=True),
+            self._runs,
+            shown,
             more_come=lambda: bool(self._submitting_flow_run_ids),
+            ended=lambda run: self._walks.ask(run.root, run.study),
         )
         service.begin()
         return service
@@ -211,7 +225,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         """Until the next poll of SLURM, or a walk has started stages; a cancel does not wait for it."""
         until = anyio.current_time() + interval_seconds(len(service.pool.live))
         while (left := until - anyio.current_time()) > 0:
-            if await anyio.to_thread.run_sync(service.walks.look):
+            if await anyio.to_thread.run_sync(self._walks.look):
                 return
             await anyio.sleep(min(left, CANCEL_POLL_SECONDS))
             await anyio.to_thread.run_sync(service.cancel_at_once)

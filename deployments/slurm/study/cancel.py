@@ -7,7 +7,6 @@ runs it; it finds the stages under way.
 
 import logging
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -23,15 +22,14 @@ from prefect.settings import PREFECT_UI_URL
 from prefect.states import Cancelled, Cancelling, State, StateType
 
 from deployments.dag.page import Page
-from deployments.deploy import STUDIES, deploy, make_pool
+from deployments.deploy import deploy, make_pool
 from deployments.prefect.flow_run import best_effort, end_killed, flow_runs, of_type
-from deployments.prefect.generate import Profile, study_deployment
-from deployments.slurm.cluster.client import SlurmCommands
-from deployments.slurm.cluster.diagnosis import ENDS
+from deployments.prefect.generate import STUDIES, Profile, study_deployment
 from deployments.slurm.cluster.site import Site, read_site
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.pool.runs import NOT_ENDED, passes, patiently
 from deployments.slurm.study import study as study_file
+from deployments.slurm.study.stop import mark_stopped, wanted_by_others
 from deployments.slurm.study.study import SlurmStudy, root_of
 from storage.errors import BadInput
 from tasks.stage.validation import validated
@@ -95,47 +93,16 @@ def stop(slurm: SlurmStudy) -> None:
         cancel_runs(slurm, files)
 
 
-def mark_stopped(slurm: SlurmStudy) -> list[Path]:
-    """Lets nothing of the study start by itself from now on; its files, none where it was never started."""
-    files = _files_of(slurm)
-    for file in files:
-        study_file.stopped(file).touch()
-    return files
-
-
 def cancel_runs(slurm: SlurmStudy, files: Iterable[Path]) -> int:
     """Cancels the flow runs of the study and of its stages, and says how many; the worker ends their jobs."""
-    return _cancel(slurm, {str(file) for file in files}, spared=_wanted(slurm))
+    return _cancel(slurm, {str(file) for file in files}, spared=wanted_by_others(slurm))
 
 
 def withdraw(slurm: SlurmStudy, why: str) -> None:
     """Cancels the flow runs of the study's stages that have no job: what was started goes on, and no more of it is."""
     runs = {handle.run.fingerprint: Journal(jobs_folder(handle.run)).all() for handle in slurm.handles}
     at_work = {fingerprint for fingerprint, entries in runs.items() if any(entry.live for entry in entries)}
-    _cancel(slurm, set(), _wanted(slurm) | at_work, why)
-
-
-def cancel_jobs(slurm: SlurmStudy, commands: SlurmCommands) -> int:
-    """Ends the jobs of the study's stages, whether a worker and a server are there or not; says how many.
-
-    Raises Unreachable.
-    """
-    spared, known = _wanted(slurm), commands.jobs()
-    entries = [
-        entry
-        for handle in slurm.handles
-        if handle.run.fingerprint not in spared
-        for entry in Journal(jobs_folder(handle.run)).all()
-    ]
-    alive = [
-        entry.job_id
-        for entry in entries
-        if entry.job_id in known
-        and (job := known[entry.job_id]).name == entry.name  # ids begin anew with a cluster's database
-        and job.state not in ENDS
-    ]
-    commands.cancel(alive)
-    return len(alive)
+    _cancel(slurm, set(), wanted_by_others(slurm) | at_work, why)
 
 
 def stop_cancelled(page: Page) -> Any:
@@ -194,27 +161,6 @@ def _pages_of(flow: str, root: Path, site: Site) -> list[Page]:
     """The page whose flow has this name, if a study of it was started below `root`."""
     pages = {page.place: page for _, page, _ in study_file.readable(root, site)}
     return [page for page in pages.values() if page.name == flow]
-
-
-def _files_of(slurm: SlurmStudy) -> list[Path]:
-    """All files of the study: the present one, and those from before a stage, a package or a text changed."""
-    files = [slurm.file] if slurm.file.exists() else []
-    for file, page, study in study_file.readable(slurm.root, slurm.site):
-        if page.place == slurm.page.place and study.name == slurm.study.name and file != slurm.file:
-            with suppress(BadInput):  # its text is gone, say: nobody can tell that it is the same
-                files += [file] if SlurmStudy(page, study, slurm.site, slurm.root).file == slurm.file else []
-    return files
-
-
-def _wanted(slurm: SlurmStudy) -> set[str]:
-    """Fingerprints of all stages of the studies beside this one that were started and not stopped."""
-    wanted = set()
-    for file, page, study in study_file.readable(slurm.root, slurm.site):
-        if file != slurm.file and not study_file.stopped(file).exists():
-            with suppress(BadInput):  # its text is gone, say: it starts nothing
-                other = SlurmStudy(page, study, slurm.site, slurm.root)
-                wanted |= {handle.run.fingerprint for handle in other.handles}
-    return wanted
 
 
 def _cancel(slurm: SlurmStudy, study_files: set[str], spared: set[str], why: str = "its study was cancelled") -> int:

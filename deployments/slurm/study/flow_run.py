@@ -20,6 +20,7 @@ from deployments.prefect.flow_run import best_effort, outlive_worker, prefect_st
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.study import efficiency
 from deployments.slurm.study.cancel import stop
+from deployments.slurm.study.flow_runs import Prefect
 from deployments.slurm.study.follow import Follower, follow
 from deployments.slurm.study.standings import Standing, Standings
 from deployments.slurm.study.study import SlurmStudy
@@ -44,7 +45,7 @@ def follow_in_flow(slurm: SlurmStudy) -> State[Any]:
         board = _Board(shown)
         try:
             outlive_worker(lambda: stop(slurm))
-            return follow(Follower(slurm), board.show, polled=board.estimate)
+            return prefect_state(*follow(Follower(Prefect(), slurm), board.show, polled=board.estimate))
         except BadInput as error:
             return prefect_state(BAD_INPUT, str(error))
         finally:

@@ -2,28 +2,22 @@
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-
-import httpx
-from prefect.client.orchestration import get_client
-from prefect.states import State
+from typing import Any
 
 from deployments.dag.walk import Handle
-from deployments.prefect.flow_run import prefect_state
-from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Site
-from deployments.slurm.pool.runs import passes
 from deployments.slurm.study import study as study_file
-from deployments.slurm.study.cancel import cancel_runs, withdraw
-from deployments.slurm.study.preflight import require_runnable, warn_of_idle_pools
-from deployments.slurm.study.standings import Look, Standing, Standings, Starter, Told, nobody
+from deployments.slurm.study.standings import Look, Standing, Standings, Told, nobody
 from deployments.slurm.study.study import SlurmStudy
 from deployments.views.index import completed, leave_for_people
 from storage import durable
 from storage.errors import BadInput
 from storage.inside import Outside, copy
-from tasks.stage.outcome import AWAITING_RETRY, COMPLETED, state_of_study
+from tasks.stage.outcome import AWAITING_RETRY, COMPLETED, PrefectState, state_of_study
 
 LOG = logging.getLogger("ratchet.slurm")
 POLL_SECONDS = 5.0
@@ -34,6 +28,30 @@ MOST_SECONDS = 60.0
 """Between two such tries; the first comes after POLL_SECONDS."""
 
 
+class Host(ABC):
+    """Who has the runs of stages and submits their jobs: Prefect and its worker, or the engine of this process."""
+
+    @abstractmethod
+    def looking(self, slurm: SlurmStudy, starts: bool, **how: Any) -> AbstractContextManager[Look]:
+        """A look at the study, which `starts` what is ready; `how` as for `Look`."""
+
+    @abstractmethod
+    def require_runnable(self, slurm: SlurmStudy) -> None:
+        """BadInput with what stands against the study's jobs."""
+
+    @abstractmethod
+    def withdraw(self, slurm: SlurmStudy, why: str) -> None:
+        """Cancels the runs of the study's stages that have no job."""
+
+    @abstractmethod
+    def cancel(self, slurm: SlurmStudy) -> None:
+        """Cancels all runs of the study, but for those of stages that another one wants."""
+
+    def passes(self, error: Exception) -> bool:
+        """True where the next look may go well."""
+        return isinstance(error, OSError)
+
+
 class Follower:
     """Starts what is ready of one study, again and again, with the site as it was at first: an edit of it ends nothing.
 
@@ -41,11 +59,15 @@ class Follower:
     """
 
     def __init__(
-        self, slurm: SlurmStudy, kept: Callable[[SlurmStudy], None] = lambda slurm: None, is_kept: bool = False
+        self,
+        host: Host,
+        slurm: SlurmStudy,
+        kept: Callable[[SlurmStudy], None] = lambda slurm: None,
+        is_kept: bool = False,
     ) -> None:
         """`kept` is called when the study is kept, before any of its stages is started; `is_kept`: the start that a
         person gave has done that."""
-        self._slurm, self._when_kept = slurm, kept
+        self.host, self._slurm, self._when_kept = host, slurm, kept
         self._kept = is_kept
         self._begun: set[str] = set()
         """Fingerprints of the stages for which the start has done what a person wants: where a busy server breaks it
@@ -58,20 +80,18 @@ class Follower:
         against it, and nothing of what is under way has changed.
         """
         if not self._kept:
-            require_runnable(self._slurm)
-            with get_client(sync_client=True) as client:
-                warn_of_idle_pools(client, self._slurm.site)
+            self.host.require_runnable(self._slurm)
             self._slurm.keep()
             self._when_kept(self._slurm)
             self._kept = True
         elif study_file.stopped(self._slurm.file).exists():  # while the server was busy
-            return standings(self._slurm, told)
+            return standings(self.host, self._slurm, told)
 
         def begun(handle: Handle, standing: Standing) -> None:
             self._begun.add(handle.run.fingerprint)
             told(handle, standing)
 
-        return _advanced(self._slurm, person=True, told=begun, begun=frozenset(self._begun))
+        return _advanced(self.host, self._slurm, person=True, told=begun, begun=frozenset(self._begun))
 
     def advance(self, told: Told = nobody) -> Standings:
         """Starts what became ready since; what failed stays so, and nothing is started of a study that was cancelled.
@@ -83,32 +103,29 @@ class Follower:
         self._slurm.walk.check_markers()
         if study_file.stopped(self._slurm.file).exists():
             if not self._slurm.handles[-1].finished:
-                cancel_runs(self._slurm, [self._slurm.file])  # whoever cancelled it may not have known the server
-            return standings(self._slurm, told)
-        return _advanced(self._slurm, person=False, told=told)
+                self.host.cancel(self._slurm)  # whoever cancelled it may not have known the server
+            return standings(self.host, self._slurm, told)
+        return _advanced(self.host, self._slurm, person=False, told=told)
 
 
-def advance_kept(file: Path, site: Site, root: Path) -> Standings:
+def advance_kept(host: Host, file: Path, site: Site, root: Path) -> Standings:
     """Starts what is ready of a study that is kept. BadInput when it is not the one that a person started."""
     slurm = SlurmStudy.kept(file, site, root)
     slurm.walk.check_markers()  # one that a compute node wrote a moment ago, too
-    return _advanced(slurm, person=False)
+    return _advanced(host, slurm, person=False)
 
 
-def standings(slurm: SlurmStudy, told: Told = nobody) -> Standings:
+def standings(host: Host, slurm: SlurmStudy, told: Told = nobody) -> Standings:
     """How every stage stands; starts and writes nothing."""
-    with get_client(sync_client=True) as client:
-        stages = _all(slurm, Look(client, SlurmCommands(), told=told))
-        warn_of_idle_pools(client, slurm.site)
-    return stages
+    with host.looking(slurm, starts=False, told=told) as look:
+        return _all(slurm, look)
 
 
-def _advanced(slurm: SlurmStudy, person: bool, told: Told = nobody, begun: frozenset[str] = frozenset()) -> Standings:
-    with get_client(sync_client=True) as client:
-        starter = Starter(client, slurm.site, slurm.file, slurm.kept_source())
-        stages = _all(slurm, Look(client, SlurmCommands(), starter=starter, person=person, told=told, begun=begun))
+def _advanced(host: Host, slurm: SlurmStudy, person: bool, told: Told = nobody, **how: Any) -> Standings:
+    with host.looking(slurm, starts=True, person=person, told=told, **how) as look:
+        stages = _all(slurm, look)
     if refused := [handle.label for handle in stages.handles if handle.refusal]:
-        withdraw(slurm, f"{refused[0]} cannot use what is finished: why stands there")
+        host.withdraw(slurm, f"{refused[0]} cannot use what is finished: why stands there")
     _keep_results(slurm.handles[-1], slurm.site)
     if (last := stages.handles[-1]).finished:
         leave_for_people(last)
@@ -127,14 +144,14 @@ def _all(slurm: SlurmStudy, look: Look) -> Standings:
 
 def follow(
     follower: Follower, changed: Told, once: bool = False, polled: Callable[[Standings], None] = lambda stages: None
-) -> State[None]:
-    """Starts the study and polls until it is finished or nothing is under way.
+) -> tuple[PrefectState, str]:
+    """Starts the study and polls until it is finished or nothing is under way; its state, and what stopped it.
 
     `changed` gets each change of a stage as soon as it is found, `polled` what each poll found. With `once` it returns
     when what is ready was started, or when it came no further for BUSY_SECONDS.
     """
     known: dict[str, Standing] = {}
-    poll, since, tries = follower.start, time.monotonic(), 0
+    host, poll, since, tries = follower.host, follower.start, time.monotonic(), 0
 
     def tell(handle: Handle, now: Standing) -> None:
         nonlocal since
@@ -145,14 +162,14 @@ def follow(
     while True:
         try:
             stages = poll(tell)
-        except (httpx.HTTPError, OSError) as error:  # the server or the disk is away: the jobs go on
-            if not (passes(error) if isinstance(error, httpx.HTTPError) else not once):
+        except Exception as error:  # the server or the disk is away: the jobs go on
+            if not host.passes(error) or (once and isinstance(error, OSError)):
                 raise
             started = sum(standing.stand in ("under way", "finished") for standing in known.values())
             if once and time.monotonic() - since > BUSY_SECONDS:
-                return prefect_state(AWAITING_RETRY, f"{_in_vain(error)}; {started} stages are started or finished")
+                return AWAITING_RETRY, f"polled in vain: {error}; {started} stages are started or finished"
             wait = min(MOST_SECONDS, POLL_SECONDS * 2**tries) if once else POLL_SECONDS
-            LOG.warning("%s; %d stages are started or finished; it goes on in %.0f s", _in_vain(error), started, wait)
+            LOG.warning("polled in vain: %s; %d stages are started or finished; again in %.0f s", error, started, wait)
             time.sleep(wait)
             tries += 1
             continue
@@ -163,20 +180,14 @@ def follow(
         time.sleep(POLL_SECONDS)
 
 
-def _in_vain(error: Exception) -> str:
-    status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
-    return f"the Prefect server is busy (HTTP {status})" if status else f"polled in vain: {error!r}"
-
-
-def final_state(stages: Standings) -> State[None]:
+def final_state(stages: Standings) -> tuple[PrefectState, str]:
     """The study's state, and what stopped it."""
     each = [(handle, stages.standing(handle)) for handle in stages.handles]
     state = state_of_study(standing.state for _, standing in each)
     if state == COMPLETED:
-        return prefect_state(state, completed(stages.handles))
+        return state, completed(stages.handles)
     stopped = [pair for pair in each if pair[1].stand in ("failed", "cancelled")]
-    message = "; ".join(f"{handle.label}: {standing.message}" for handle, standing in stopped)
-    return prefect_state(state, message or "unfinished")
+    return state, "; ".join(f"{handle.label}: {standing.message}" for handle, standing in stopped) or "unfinished"
 
 
 def _keep_results(last: Handle, site: Site) -> None:

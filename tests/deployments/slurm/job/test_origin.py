@@ -12,9 +12,9 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Cancelling, Late, Pending, Running, Scheduled, State
 
-from deployments.slurm.job.plan import Origin, asked_automatically, marked, origin_of
+from deployments.slurm.job.plan import Origin
 from deployments.slurm.pool.reconcile import Run, SetState
-from deployments.slurm.pool.runs import PrefectRuns
+from deployments.slurm.pool.runs import PrefectRuns, asked_automatically, marked, origin_of
 
 
 @pytest.fixture(scope="module")

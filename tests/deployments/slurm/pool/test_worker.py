@@ -20,11 +20,12 @@ from deployments.slurm.cluster.client import Unreachable
 from deployments.slurm.cluster.partitions import Cluster
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission
-from deployments.slurm.job.plan import Origin, marked
+from deployments.slurm.job.plan import Origin
 from deployments.slurm.job.variables import SlurmJobConfiguration
 from deployments.slurm.pool.places import Alive
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Finish, Run, SetState
+from deployments.slurm.pool.runs import marked
 from deployments.slurm.pool.service import Service, notify
 from deployments.slurm.pool.worker import FEW_SECONDS, SUBMITTED_AT_ONCE, SlurmWorker, interval_seconds
 from storage import durable, locks
