@@ -21,7 +21,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
     stands in READ."""
     met: list[Exception] = []
 
-    def advance_kept(file: Path, *_: Any) -> Any:
+    def advance_kept(host: Any, file: Path, *_: Any) -> Any:
         READ.append(file)
         if met:
             raise met.pop(0)

@@ -33,6 +33,7 @@ from deployments.dag.walk import Handle
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
 from deployments.slurm.study import study as study_file
+from deployments.slurm.study.flow_runs import Prefect
 from deployments.slurm.study.follow import Follower, advance_kept
 from deployments.slurm.study.standings import Standings
 from deployments.slurm.study.study import SlurmStudy
@@ -412,7 +413,11 @@ class Dispatched:
     def advance(self, person: bool = False) -> Standings:
         """As `advance` does every ten minutes; `person`: as somebody who starts the study."""
         slurm = SlurmStudy.at_site(load_page("tests.slurm.toy"), self.study, str(self.root))
-        return Follower(slurm).start() if person else advance_kept(slurm.file, slurm.site, slurm.root)
+        return (
+            Follower(Prefect(), slurm).start()
+            if person
+            else advance_kept(Prefect(), slurm.file, slurm.site, slurm.root)
+        )
 
     def submissions(self) -> list[Submission]:
         """The journal's entries, oldest first."""
@@ -574,7 +579,7 @@ class Bench:
             pause.touch()
             fields["pauses_while"] = str(pause)
         study = toy_study(name or f"toy-{uuid4().hex[:6]}", resources, **fields)  # benches share clusters and servers
-        walk = Follower(SlurmStudy.at_site(load_page("tests.slurm.toy"), study, str(root))).start()
+        walk = Follower(Prefect(), SlurmStudy.at_site(load_page("tests.slurm.toy"), study, str(root))).start()
         training = walk.handles[0]
         run = walk.standing(training).flow_run
         assert run, walk.standing(training)

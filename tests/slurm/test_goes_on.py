@@ -6,6 +6,7 @@ import pytest
 
 from deployments.dag.page import load_page
 from deployments.slurm.job.journal import Journal, jobs_folder
+from deployments.slurm.study.flow_runs import Prefect
 from deployments.slurm.study.follow import Follower
 from deployments.slurm.study.study import SlurmStudy
 from storage import durable
@@ -52,7 +53,7 @@ def test_each_stage_is_submitted_within_seconds_of_the_end_of_what_it_waits_for(
     (own / "chain_work.py").write_text(WORK)
     page = load_page(str(own / "chain.py"))
     slurm = SlurmStudy.at_site(page, page.model(name="chain"), str(tmp_path / "runs"))
-    Follower(slurm).start()  # as the command does without --wait; from here on nobody does anything
+    Follower(Prefect(), slurm).start()  # as the command does without --wait; from here on nobody does anything
     last = slurm.handles[-1].run
     bench.until("the last stage is finished", last.marker_file.exists, seconds=SOON_SECONDS * LEVELS)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from deployments.dag.page import load_page
+from deployments.slurm.study.flow_runs import Prefect
 from deployments.slurm.study.follow import Follower, advance_kept
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts, durable
@@ -69,7 +70,7 @@ def test_an_own_study_runs_as_jobs_from_a_copy_that_no_edit_changes(bench, tmp_p
     bench.ensure_worker()
     bench.cluster.hold()
     slurm = SlurmStudy.at_site(page, study, str(root))
-    follower = Follower(slurm)
+    follower = Follower(Prefect(), slurm)
     follower.start()
     (own / "dice_helper.py").write_text("def numbers(seed):\n    return [0]\n")
     (own / "dice.py").write_text("half an edit (")
@@ -77,7 +78,7 @@ def test_an_own_study_runs_as_jobs_from_a_copy_that_no_edit_changes(bench, tmp_p
     first, second = slurm.handles
     bench.until("the first stage is finished", first.run.marker_file.exists)
     with pytest.raises(BadInput, match=r"dice\.py:1: SyntaxError"):
-        advance_kept(slurm.file, slurm.site, root)  # as another process, which reads what is there now
+        advance_kept(Prefect(), slurm.file, slurm.site, root)  # as another process, which reads what is there now
     bench.until("the second is finished", lambda: follower.advance().handles[-1].finished)
     for handle, local in zip((first, second), here.handles, strict=True):
         assert durable.read_json(handle.run.result_file) == durable.read_json(local.run.result_file)

@@ -12,6 +12,7 @@ from deployments.dag.page import load_page
 from deployments.dag.sweep import Over
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.study import study as study_file
+from deployments.slurm.study.flow_runs import Prefect
 from deployments.slurm.study.follow import Follower, advance_kept, follow, standings
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts, durable
@@ -49,7 +50,7 @@ def test_a_sweep_goes_on_to_its_table_when_its_flow_run_s_process_is_killed(benc
     (file,) = study_file.active(root)
     slurm = swept(study, root)
     assert file == slurm.file
-    last = bench.until("the table is there", lambda: finished(advance_kept(file, slurm.site, root)))
+    last = bench.until("the table is there", lambda: finished(advance_kept(Prefect(), file, slurm.site, root)))
     results = durable.read_json(last / "final_results.json")
     assert list(results["cells"]) == ["training.seed 1", "training.seed 2"] and (last / "report.html").exists()
     labels = {entry.name.rpartition(".")[0].rpartition(".")[0] for handle in slurm.handles for entry in entries(handle)}
@@ -100,7 +101,7 @@ def test_squeue_tells_study_stage_and_cell_of_arrays_as_large_as_the_cluster_tak
     with bench.site_with({"array_tasks": 8}):
         bench.cluster.hold()
         with bench.ensure_worker().frozen():  # what it finds at one look are arrays
-            Follower(swept(toy_study("arrays", pauses_while=str(pause)), tmp_path / "runs", over)).start()
+            Follower(Prefect(), swept(toy_study("arrays", pauses_while=str(pause)), tmp_path / "runs", over)).start()
             bench.until("four trainings are asked for", lambda: len(bench.runs_of("arrays toy-training")) == 4)
         waiting = bench.until("four tasks wait", lambda: len(found := squeue()) == 4 and found)
         assert {name for name, _ in waiting} == {"arrays-toy-training"}
@@ -121,8 +122,8 @@ def test_a_cell_that_failed_is_missing_from_the_table_and_the_study_has_failed(b
     root, over = tmp_path / "runs", {"training.poisoned_loss": [None, 0, 999]}
     bench.ensure_worker()
     slurm = swept(toy_study("partly", steps=12), root, over)
-    state = follow(Follower(slurm), lambda *_: None)
-    assert state.name == "Failed" and "toy-training (training.poisoned_loss 0)" in str(state.message)
+    state, message = follow(Follower(Prefect(), slurm), lambda *_: None)
+    assert state.name == "Failed" and "toy-training (training.poisoned_loss 0)" in message
     (table,) = root.glob("partly/sweep/*/COMPLETE.json")
     results = durable.read_json(table.parent / "final_results.json")["cells"]
     assert [name for name, cell in results.items() if cell["run"] is None] == ["training.poisoned_loss 0"]
@@ -132,7 +133,7 @@ def test_a_cell_that_failed_is_missing_from_the_table_and_the_study_has_failed(b
 
 
 def shown(slurm: SlurmStudy) -> list[tuple[Any, Any]]:
-    found = standings(slurm)
+    found = standings(Prefect(), slurm)
     return [(handle, found.standing(handle)) for handle in found.handles]
 
 

@@ -3,8 +3,10 @@
 import subprocess
 
 import pytest
+from prefect.client.orchestration import get_client
 
 from deployments.dag.page import load_page
+from deployments.slurm.study.flow_runs import Prefect, values_at
 from deployments.slurm.study.follow import standings
 from deployments.slurm.study.preflight import checked
 from deployments.slurm.study.study import SlurmStudy
@@ -18,7 +20,9 @@ TOY = load_page("tests.slurm.toy")
 def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_run_by_hand(bench, tmp_path):
     root = tmp_path / "runs"
     study = SlurmStudy.at_site(TOY, toy_study("texts", steps=12), str(root))
-    texts = {handle.stage.name: text for handle, text in checked(study).scripts()}
+    with get_client(sync_client=True) as client:
+        jobs = checked(study, values_at(client, study))
+    texts = {handle.stage.name: text for handle, text in jobs.scripts()}
     shown = texts["toy-training"]
     assert not list(root.rglob("jobs")), "a dry run begins nothing"
 
@@ -53,7 +57,7 @@ def test_the_status_shows_what_is_under_way_and_what_stopped(bench, tmp_path, ca
 
     def line() -> str:
         study = SlurmStudy.at_site(TOY, one.study, str(one.root))
-        return next(iter(standings(study).standings.values())).line
+        return next(iter(standings(Prefect(), study).standings.values())).line
 
     assert line().startswith("under way: ")
     one.run.wait("Failed")

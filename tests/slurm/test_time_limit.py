@@ -3,6 +3,7 @@
 import pytest
 
 from deployments.dag.page import load_page
+from deployments.slurm.study.flow_runs import Prefect
 from deployments.slurm.study.follow import Follower
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts
@@ -51,7 +52,7 @@ def test_a_limit_that_is_too_short_for_the_start_is_told_refused_and_mended(benc
 
     def start() -> Run:
         slurm = SlurmStudy.at_site(page, study, str(tmp_path / "runs"))
-        found = Follower(slurm).start()
+        found = Follower(Prefect(), slurm).start()
         flow_run = found.standing(slurm.handles[0]).flow_run
         assert flow_run
         return Run(bench, flow_run)

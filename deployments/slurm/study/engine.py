@@ -29,7 +29,7 @@ from deployments.slurm.study.stop import wanted_by_others
 from deployments.slurm.study.study import SlurmStudy
 from storage import locks
 from storage.errors import BadInput, Held
-from tasks.stage.outcome import AWAITING_RETRY, PrefectState
+from tasks.stage.outcome import BAD_INPUT, PrefectState
 
 LOG = logging.getLogger("ratchet.follow")
 Tell = Callable[[str, Handle, Standing], None]
@@ -56,9 +56,14 @@ class Engine(Host):
         """The stages that were looked at, by the folders of their jobs."""
         self.service = Service(JOBS, site, lock, self._records, _Nowhere()) if lock else None
 
+    def know(self, slurm: SlurmStudy) -> None:
+        """Takes in the stages of a study: from now on their jobs are seen to."""
+        self._work |= {jobs_folder(handle.run): (handle, slurm) for handle in slurm.handles if not handle.finished}
+        self._records.read(slurm.handles, [])
+
     @contextmanager
     def looking(self, slurm: SlurmStudy, starts: bool, **how: Any) -> Iterator[Look]:
-        self._work |= {jobs_folder(handle.run): (handle, slurm) for handle in slurm.handles if not handle.finished}
+        self.know(slurm)
         starter = RecordStarter(self._records) if starts and self.service else None
         yield Look(self._records, SlurmCommands(), starter=starter, **how)
 
@@ -115,8 +120,9 @@ class Studies:
     def look(self) -> bool:
         """Starts what is ready, and lets go of what has ended; True where anything is left to follow."""
         if service := self._serving():
-            service.poll()
-            for entry in self._job.entries():
+            followed = [*filter(self._follows, self._job.entries())]
+            service.poll()  # first: how jobs ended that a person's start may begin again
+            for entry in followed:
                 self._look_at(entry)
             self._engine.submit_due()
         return bool([*self._job.entries()])
@@ -153,18 +159,29 @@ class Studies:
         self._engine.service.begin()
         return self._engine.service
 
-    def _look_at(self, entry: Entry) -> None:
+    def _follows(self, entry: Entry) -> bool:
+        """True where the study of the entry can be followed."""
         try:
             if entry.by_person or entry.file not in self._followers:
                 slurm = SlurmStudy.kept(entry.file, self._site, entry.root)
                 self._followers[entry.file] = Follower(self._engine, slurm, is_kept=True)
-            follower, told = self._followers[entry.file], partial(self._told, entry.file.stem)
-            stages: Standings = follower.start(told) if entry.by_person else follower.advance(told)
+                self._engine.know(slurm)
+            return True
         except OSError as error:  # the disk: the next look
+            LOG.warning("%s: %s", entry.file.stem, error)
+        except BadInput as error:
+            self._let_go(entry, (BAD_INPUT, f"is not followed any more: {error}"))
+        return False
+
+    def _look_at(self, entry: Entry) -> None:
+        follower, told = self._followers[entry.file], partial(self._told, entry.file.stem)
+        try:
+            stages: Standings = follower.start(told) if entry.by_person else follower.advance(told)
+        except OSError as error:
             LOG.warning("%s: %s", entry.file.stem, error)
             return
         except BadInput as error:
-            self._let_go(entry, (AWAITING_RETRY, f"is not followed any more: {error}"))
+            self._let_go(entry, (BAD_INPUT, f"is not followed any more: {error}"))
             return
         if entry.by_person:
             self._job.add(Entry(entry.file, entry.root, by_person=False))

@@ -155,8 +155,14 @@ class Prefect(Host):
     def cancel(self, slurm: SlurmStudy) -> None:
         cancel_runs(slurm, [slurm.file])
 
-    def passes(self, error: Exception) -> bool:
-        return passes(error) if isinstance(error, httpx.HTTPError) else isinstance(error, OSError)
+    def away(self, error: Exception) -> str:
+        if isinstance(error, httpx.HTTPStatusError) and passes(error):
+            return f"the Prefect server is busy (HTTP {error.response.status_code})"
+        return (
+            f"polled in vain: {error!r}"
+            if isinstance(error, httpx.HTTPError) and passes(error)
+            else super().away(error)
+        )
 
 
 def values_at(client: SyncPrefectClient, slurm: SlurmStudy) -> ValuesOf:

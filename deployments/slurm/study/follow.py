@@ -47,9 +47,9 @@ class Host(ABC):
     def cancel(self, slurm: SlurmStudy) -> None:
         """Cancels all runs of the study, but for those of stages that another one wants."""
 
-    def passes(self, error: Exception) -> bool:
-        """True where the next look may go well."""
-        return isinstance(error, OSError)
+    def away(self, error: Exception) -> str:
+        """What is away, where the next look may go well; else empty."""
+        return f"polled in vain: {error!r}" if isinstance(error, OSError) else ""
 
 
 class Follower:
@@ -163,13 +163,13 @@ def follow(
         try:
             stages = poll(tell)
         except Exception as error:  # the server or the disk is away: the jobs go on
-            if not host.passes(error) or (once and isinstance(error, OSError)):
+            if not (words := host.away(error)) or (once and isinstance(error, OSError)):
                 raise
             started = sum(standing.stand in ("under way", "finished") for standing in known.values())
             if once and time.monotonic() - since > BUSY_SECONDS:
-                return AWAITING_RETRY, f"polled in vain: {error}; {started} stages are started or finished"
+                return AWAITING_RETRY, f"{words}; {started} stages are started or finished"
             wait = min(MOST_SECONDS, POLL_SECONDS * 2**tries) if once else POLL_SECONDS
-            LOG.warning("polled in vain: %s; %d stages are started or finished; again in %.0f s", error, started, wait)
+            LOG.warning("%s; %d stages are started or finished; it goes on in %.0f s", words, started, wait)
             time.sleep(wait)
             tries += 1
             continue

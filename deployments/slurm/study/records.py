@@ -74,13 +74,17 @@ class Records:
         return record.known if record else None
 
     def made_for(self, handle: Handle) -> KnownRun | None:
-        record = record_of(handle.run)
-        if record is None:
-            return None
-        self._runs[record.id] = handle.run
-        return record.known if record.generation == generations.current(handle.run)["generation"] else None
+        record = self.present(handle.run)
+        now = generations.current(handle.run)["generation"]
+        return record.known if record is not None and record.generation == now else None
 
     made_by_now = made_for
+
+    def present(self, run: RunDirectory) -> Record | None:
+        """The record of a run directory, whose jobs are seen to from now on."""
+        if (record := record_of(run)) is not None:
+            self._runs[record.id] = run
+        return record
 
     # ---------------------------------------------------------------------------------------------- for the pool
 
@@ -155,7 +159,7 @@ class RecordStarter(Starter):
         self._records = records
 
     def make(self, handle: Handle, person: bool, generation: int) -> KnownRun:
-        record = record_of(handle.run)
+        record = self._records.present(handle.run)
         if record is not None and record.generation == generation:
             return record.known
         now = time.time()

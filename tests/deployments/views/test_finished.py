@@ -7,6 +7,7 @@ from pathlib import Path
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.dag.walk import Handle
+from deployments.slurm.study.flow_runs import Prefect
 from deployments.slurm.study.follow import advance_kept
 from deployments.views.index import INDEX, leave_for_people
 from storage import durable
@@ -42,7 +43,7 @@ def test_a_study_that_finishes_on_slurm_leaves_the_link_and_the_page(tmp_path, p
     last = toy_page(study, Here(root, study.name))
     assert not (root / INDEX).exists() and not (root / study.name / LATEST).exists()
     with temporary_settings({PREFECT_API_URL: prefect_server}):
-        advance_kept(kept.file, kept.site, root)
+        advance_kept(Prefect(), kept.file, kept.site, root)
     assert latest(last) == last.run.path and "on-slurm" in (root / INDEX).read_text()
 
 

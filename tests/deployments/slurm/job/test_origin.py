@@ -36,7 +36,7 @@ def new_run(client: SyncPrefectClient) -> UUID:
 
 
 def test_the_server_keeps_who_asked_through_all_that_comes_between(client, new_run):
-    runs = PrefectRuns("pool", "root", lambda run: Path(), client)
+    runs = PrefectRuns("pool", "root", Path(), client)
 
     def automatic() -> bool:
         return asked_automatically(client.read_flow_run_states(new_run))
@@ -71,7 +71,7 @@ def test_a_stage_that_goes_on_is_due_before_one_that_was_started_after_it(client
     """With 8 places and 300 trainings, one that met its time limit would go on after 36 rounds of the others."""
     first = client.read_flow_run(new_run)
     later = client.create_flow_run_from_deployment(first.deployment_id)
-    runs = PrefectRuns(first.work_pool_name or "", "root", lambda run: Path(), client)
+    runs = PrefectRuns(first.work_pool_name or "", "root", Path(), client)
     client.set_flow_run_state(new_run, Running(), force=True)
     present = runs.watched([])[0]
     assert runs.set_state(SetState(present, "SCHEDULED", "AwaitingRetry", "the time limit"))
@@ -83,7 +83,7 @@ def test_a_stage_that_goes_on_is_due_before_one_that_was_started_after_it(client
 
 @pytest.mark.parametrize("cancel", [Cancelling(), Cancelled(message="by a person")], ids=lambda state: state.name)
 def test_a_cancel_between_the_two_requests_of_a_wish_is_not_lost(client, new_run, cancel, monkeypatch):
-    runs = PrefectRuns("pool", "root", lambda run: Path(), client)
+    runs = PrefectRuns("pool", "root", Path(), client)
     read = client.read_flow_run
 
     def and_a_person_cancels(run_id: UUID) -> FlowRun:

@@ -9,8 +9,8 @@ import yaml
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.plan import Plan
 from deployments.slurm.job.variables import (
+    JobValues,
     Layers,
-    SlurmJobConfiguration,
     command,
     kept_resources,
     own_resources,
@@ -25,7 +25,7 @@ SHARED = Site(root="/shared")
 
 
 def planned(
-    configuration: SlurmJobConfiguration,
+    configuration: JobValues,
     site: Site = SHARED,
     study: Any = None,
     given: Any = None,
@@ -52,7 +52,7 @@ def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_t
     for name in numerics.environment():
         monkeypatch.delenv(name)
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    configuration = SlurmJobConfiguration(
+    configuration = JobValues(
         command="python -m flows.stage {parameters}",
         env={"PREFECT_API_KEY": "a secret", "OMP_NUM_THREADS": "2"},
         cpus=4,
@@ -91,14 +91,14 @@ def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_t
     ],
 )
 def test_a_secret_is_refused_before_it_stands_in_a_script(name):
-    configuration = SlurmJobConfiguration(command="work", env={name: "hf_abc", "TOKENIZERS_PARALLELISM": "true"})
+    configuration = JobValues(command="work", env={name: "hf_abc", "TOKENIZERS_PARALLELISM": "true"})
     with pytest.raises(BadInput, match=f"env: {name}.*pass_environment") as refused:
         planned(configuration)
     assert "hf_abc" not in str(refused.value)
 
 
 def test_a_password_in_an_address_is_refused_under_any_name():
-    configuration = SlurmJobConfiguration(command="work", env={"PYTHONPATH": "https://me:hf_abc@host/x"})
+    configuration = JobValues(command="work", env={"PYTHONPATH": "https://me:hf_abc@host/x"})
     with pytest.raises(BadInput, match="env: PYTHONPATH") as refused:
         planned(configuration)
     assert "hf_abc" not in str(refused.value)
@@ -112,14 +112,14 @@ def test_what_results_and_speed_depend_on_is_let_through():
         "TORCH_NCCL_BLOCKING_WAIT": "1",
         "LC_ALL": "C.UTF-8",
     }
-    configuration = SlurmJobConfiguration(command="work", env=given)
+    configuration = JobValues(command="work", env=given)
     plan = planned(configuration)
     assert plan.environment == numerics.environment() | given
 
 
 def test_the_layers_of_resources_and_which_wins():
     """Put together for each job, so a retry takes what was corrected since, such as the site file."""
-    configuration = SlurmJobConfiguration(
+    configuration = JobValues(
         command="work", account="d", partition="d", qos="d", constraint="d", cpus=4, memory_gb=2, exclude=["d"]
     )
     site = Site(
@@ -154,7 +154,7 @@ def test_resources_that_do_not_exist_are_bad_input():
 
 def test_a_run_s_own_variables_that_no_job_can_have_are_bad_input():
     """Whatever else leaves the worker's submit, Prefect makes Crashed, and nobody is notified."""
-    configuration = SlurmJobConfiguration(command="work")
+    configuration = JobValues(command="work")
     with pytest.raises(BadInput, match="a name: account: must be text"):
         planned(configuration, given={"account": None})
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.slurm.pool.service import AGAIN_SECONDS, WALK_SECONDS, Walks
+from deployments.slurm.pool.walks import AGAIN_SECONDS, WALK_SECONDS, Walks
 from tests.deployments.slurm.fakes import Clock
 
 ROOT = Path("/runs")

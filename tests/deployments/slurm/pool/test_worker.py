@@ -21,12 +21,13 @@ from deployments.slurm.cluster.partitions import Cluster
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.job.plan import Origin
-from deployments.slurm.job.variables import SlurmJobConfiguration
+from deployments.slurm.job.variables import JobValues
+from deployments.slurm.pool.configuration import SlurmJobConfiguration
 from deployments.slurm.pool.places import Alive
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Finish, Run, SetState
-from deployments.slurm.pool.runs import marked
-from deployments.slurm.pool.service import Service, notify
+from deployments.slurm.pool.runs import PrefectRuns, marked
+from deployments.slurm.pool.service import Asked, Service, notify
 from deployments.slurm.pool.worker import FEW_SECONDS, SUBMITTED_AT_ONCE, SlurmWorker, interval_seconds
 from storage import durable, locks
 from storage.errors import BadInput
@@ -70,7 +71,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
     monkeypatch.setenv("RATCHET_SITE", str(tmp_path / "site.yaml"))
     (tmp_path / "site.yaml").write_text(f"root: {tmp_path}\n")
     lock = locks.acquire(tmp_path / ".slurm" / "gpu" / "locks")
-    made = Service("gpu", Site(root=str(tmp_path)), lock, clients=lambda: FAKE, more_come=lambda: False)
+    made = Service("gpu", Site(root=str(tmp_path)), lock, PrefectRuns("gpu", "root", tmp_path, FAKE), FAKE)
     yield made
     made.end()
 
@@ -219,9 +220,11 @@ def test_a_run_that_cannot_be_read_now_is_left_for_later(worker, service, monkey
     def fails(*_: Any) -> None:
         raise error
 
-    worker._service = service
-    monkeypatch.setattr(service, "asked_for_by", fails)
-    result = asyncio.run(worker.run(SimpleNamespace(name="a run", id=uuid4()), SlurmJobConfiguration()))
+    worker._service, worker._runs = service, service.runs
+    monkeypatch.setattr(service.runs, "asked_for_by", fails)
+    result = asyncio.run(
+        worker.run(SimpleNamespace(name="a run", id=uuid4(), parameters={}, job_variables={}), SlurmJobConfiguration())
+    )
     assert result.status_code == 0 and not result.identifier
 
 
@@ -233,12 +236,12 @@ def test_a_run_that_a_person_made_has_the_folder_of_its_stage(service, tmp_path)
         "root": f"{tmp_path}/runs",
         "fingerprint": "ab" * 32,
     }
-    by_hand = SimpleNamespace(id=uuid4(), job_variables={}, parameters=parameters)
-    assert service.folder_of(by_hand) == tmp_path / "runs/mono/train-baseline/abababababab/jobs"
+    by_hand, runs = SimpleNamespace(id=uuid4(), job_variables={}, parameters=parameters, name="by hand"), service.runs
+    assert runs.asked(by_hand).folder == tmp_path / "runs/mono/train-baseline/abababababab/jobs"
     by_hand.parameters = {"anything": "else"}
-    assert service.folder_of(by_hand) == tmp_path / f".slurm/gpu/{by_hand.id}/jobs"
+    assert runs.asked(by_hand).folder == tmp_path / f"{by_hand.id}/jobs"
     by_hand.job_variables = {"folder": "/given/jobs"}
-    assert service.folder_of(by_hand) == Path("/given/jobs")
+    assert runs.asked(by_hand).folder == Path("/given/jobs")
 
 
 class Refusing:
@@ -251,12 +254,14 @@ class Refusing:
         """Whether the run is still open: else a poll has set its end."""
         self._service, self._folder = service, folder
 
-        def set_(run: Any, *state: Any) -> bool:
-            self.states.append(state)
+        def set_(wish: SetState) -> bool:
+            put_off = (wish.delay_seconds,) if wish.delay_seconds else ()
+            self.states.append((wish.type, wish.name, wish.message, *put_off))
             return self.open
 
-        monkeypatch.setattr(service, "asked_for_by", lambda run: (self.automatic, self.message, "state"))
-        monkeypatch.setattr(service, "set_state", set_)
+        monkeypatch.setattr(service.runs, "asked_for_by", lambda run: (self.automatic, self.message, "state"))
+        monkeypatch.setattr(service.runs, "open", lambda run: Run("f", "state", "PENDING", "Pending"))
+        monkeypatch.setattr(service.runs, "set_state", set_)
         monkeypatch.setattr(service, "notify", lambda name, message: self.notified.append(message))
         monkeypatch.setattr("deployments.slurm.pool.service.read_cluster", lambda: Cluster({}))
 
@@ -265,9 +270,8 @@ class Refusing:
     ) -> list[tuple[Any, ...]]:
         """`message` is that of the newest scheduled state; `automatic`: Ratchet itself asked for the job."""
         self.message, self.automatic = message, automatic
-        given = SlurmJobConfiguration(command="work", folder=str(self._folder), **asked)
-        run = SimpleNamespace(name="a run", id="f", parameters={"study_file": study_file}, job_variables={})
-        self._service.submit(run, given)
+        given = JobValues(command="work", folder=str(self._folder), **asked)
+        self._service.submit(Asked("f", "a run", {"study_file": study_file}, {}, self._folder), given)
         return self.states
 
 
@@ -343,7 +347,7 @@ def test_what_was_done_before_the_server_went_away_is_shown(service, monkeypatch
     mirror = SimpleNamespace(show=lambda seen: None, show_end=lambda seen, ended: shown.append(ended.end))
     notified: list[str] = []
     monkeypatch.setattr(service, "notify", lambda name, message: notified.append(message))
-    service.pool, service.mirror = jobs, mirror
+    service.pool, service._shown = jobs, mirror
     with pytest.raises(httpx.ConnectError):
         service.poll()
     assert (shown, notified) == ([end], ["a check failed"])
@@ -383,7 +387,7 @@ def test_after_a_poll_in_vain_no_ended_run_is_shown_as_if_it_were_alive(service)
     shown: list[Any] = []
     service.pool = Pool(Away(), SimpleNamespace())
     service.pool.seen = [SimpleNamespace(run=Run("f", "s", "FAILED", "Failed"), submissions=[])]
-    service.mirror = SimpleNamespace(show=shown.append)
+    service._shown = SimpleNamespace(show=shown.append)
     service.poll()
     assert not shown
 
@@ -394,7 +398,7 @@ def test_each_poll_keeps_the_places_by_the_site_file_as_it_is_now(service, tmp_p
     alive, keep = Alive(), lambda site, alive: kept.append((site.max_jobs, alive))
     seen = [SimpleNamespace(run=Run("f", "s", type_, type_), submissions=[]) for type_ in ("PENDING", "CANCELLING")]
     service.places = SimpleNamespace(keep=keep, tell=told.append)
-    service.mirror = SimpleNamespace(show=lambda seen: None)
+    service._shown = SimpleNamespace(show=lambda seen: None)
     service.pool = SimpleNamespace(poll=lambda: None, done=[], seen=seen, alive=alive)
     for text in (f"root: {tmp_path}\nmax_jobs: 2\n", f"root: {tmp_path}\nmax_job: 2\n", f"root: {tmp_path}\n"):
         (tmp_path / "site.yaml").write_text(text)
@@ -460,8 +464,8 @@ def test_who_asked_for_a_job_stands_before_what_only_put_it_off(service, origin)
     states = [*put_off, state(0, origin), state(-1, other), present]
 
     read = lambda _: SimpleNamespace(state=present)  # noqa: E731
-    service._client = SimpleNamespace(read_flow_run_states=lambda _: states, read_flow_run=read)
-    asked = service.asked_for_by(SimpleNamespace(id=uuid4()))
+    service.runs._client = SimpleNamespace(read_flow_run_states=lambda _: states, read_flow_run=read)
+    asked = service.runs.asked_for_by(str(uuid4()))
     assert asked == (origin == "automatic", "the worker was away", str(present.id))
 
 
@@ -472,7 +476,7 @@ def test_a_person_is_notified_of_a_job_that_waits_for_one_whatever_its_message_s
     entry = Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7")
     mirror = SimpleNamespace(show=lambda seen: None)
     jobs = SimpleNamespace(seen=[SimpleNamespace(run=run, submissions=[entry])])
-    service.pool, service.mirror = jobs, mirror
+    service.pool, service._shown = jobs, mirror
     advice = diagnosis.waiting("JobHeldAdmin").text
     service.show([SetState(run, "PENDING", "InfrastructurePending", advice)])
     service.show([SetState(run, "PENDING", "InfrastructurePending", "in other words", needs_person=True)])
@@ -495,9 +499,10 @@ def test_the_study_of_a_stage_that_ended_is_walked_within_seconds(worker, servic
     seen = [SimpleNamespace(run=run, submissions=[entry])]
     done = [Finish(run, entry, end, SetState(run, "COMPLETED", "Completed", end.message))]
     service.pool = SimpleNamespace(poll=lambda: None, done=done, seen=seen, alive=None, live={})
-    service.mirror = SimpleNamespace(show=lambda seen: None, show_end=lambda seen, ended: None)
+    service._shown = SimpleNamespace(show=lambda seen: None, show_end=lambda seen, ended: None)
     asked: list[tuple[Path, str]] = []
-    service.walks = SimpleNamespace(ask=lambda *study: asked.append(study), look=lambda: True, stop=lambda: None)
+    service._ended = lambda run: asked.append((run.root, run.study))
+    worker._walks = SimpleNamespace(look=lambda: True)
     service.poll()
     assert asked == [(Path("/runs"), "mono")] * walked
     asyncio.run(asyncio.wait_for(worker._wait(service), 4))  # what a walk has started is not left to the next poll

@@ -18,16 +18,16 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running, Scheduled
 
 from deployments.dag.page import Page
-from deployments.dag.walk import Walk
+from deployments.dag.walk import Handle, Walk
 from deployments.functions import REPORT
 from deployments.slurm.cluster.client import Job, Unreachable
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission, jobs_folder
 from deployments.slurm.job.variables import job_variables
 from deployments.slurm.study.cancel import _cancel
+from deployments.slurm.study.flow_runs import FlowRunStarter, KnownFlowRuns, Prefect, _warn_of_idle_pools, key_of, known
 from deployments.slurm.study.follow import _advanced, _keep_results, final_state, follow
-from deployments.slurm.study.preflight import warn_of_idle_pools
-from deployments.slurm.study.standings import KnownRuns, Look, Standing, Standings, Starter, Told, key_of
+from deployments.slurm.study.standings import Look, Standing, Standings, Told
 from deployments.slurm.study.study import SlurmStudy
 from flows.command.study import stand_of
 from storage import attempts, durable, generations, locks
@@ -80,8 +80,8 @@ class World:
 
     def advance(self, person: bool = False, handles: Any = None, **how: Any) -> Standings:
         site = Site(root=str(self.root), **self.site)
-        starter = Starter(self.client, site, self.root / "study.yaml", self.root / ".sources" / "abc")
-        look = Look(self.client, self.slurm, starter=starter, person=person, **how)
+        starter = FlowRunStarter(self.client, site, self.root / "study.yaml", self.root / ".sources" / "abc")
+        look = Look(KnownFlowRuns(self.client), self.slurm, starter=starter, person=person, **how)
         return look.at(handles or self.walk().handles)
 
     def stands(self, person: bool = False) -> tuple[Standing, Standing]:
@@ -100,7 +100,7 @@ class World:
     def shown(self) -> Standing:
         """How the first stage stands, as the status shows it."""
         walk = self.walk()
-        return Look(self.client, self.slurm).at(walk.handles).standing(walk.handles[0])
+        return Look(KnownFlowRuns(self.client), self.slurm).at(walk.handles).standing(walk.handles[0])
 
     @property
     def first(self):
@@ -190,7 +190,7 @@ def test_the_status_starts_nothing_and_says_what_would_be_started(world):
 
 def test_a_pool_that_no_worker_serves_is_told(client, tmp_path, caplog):
     caplog.set_level("WARNING", "ratchet")
-    warn_of_idle_pools(client, Site(root=str(tmp_path)))
+    _warn_of_idle_pools(client, Site(root=str(tmp_path)))
     pool = client.read_deployment_by_name(FIRST.deployment).work_pool_name
     assert (
         f"no worker serves the pool {pool} for the root {tmp_path}: start one with `prefect worker start --pool {pool}`"
@@ -263,10 +263,10 @@ def test_what_stopped_stays_so_until_a_person_starts_it_again(world, follows, st
 def test_a_study_ends_as_bad_input_when_a_stage_had_it(world, category, name):
     world.start_and_set(Failed(), End("Failed", "the cause", Diagnosis("error", category, "the cause")))
     walk = world.advance()
-    state = final_state(walk)
-    assert (state.type.value, state.name, state.message) == ("FAILED", name, "first: the cause")
+    state, message = final_state(walk)
+    assert (state.type, state.name, message) == ("FAILED", name, "first: the cause")
     walk.standings[walk.handles[1].run.fingerprint] = Standing("failed", "a check", None, bad_input=False)
-    assert final_state(walk).name == name, "as DESIGN says, and as without SLURM"
+    assert final_state(walk)[0].name == name, "as DESIGN says, and as without SLURM"
 
 
 def as_study(world: World, version: int = 1) -> SlurmStudy:
@@ -306,7 +306,7 @@ def test_a_report_that_finds_no_metric_ends_the_study_at_the_first_finished_arm(
         return found
 
     site = Site(root=str(world.root))
-    monkeypatch.setattr("deployments.slurm.study.follow.SlurmCommands", lambda: world.slurm)
+    monkeypatch.setattr("deployments.slurm.study.flow_runs.SlurmCommands", lambda: world.slurm)
     finished, queued, waiting, _, report = study().handles
     world.advance(handles=[queued, waiting])
     entry = Submission(
@@ -314,16 +314,16 @@ def test_a_report_that_finds_no_metric_ends_the_study_at_the_first_finished_arm(
     )
     Journal(jobs_folder(queued.run)).write(entry)
     attempt(finished.stage, finished.config, finished.run, {})
-    found = _advanced(study(), person=True)
+    found = _advanced(Prefect(), study(), person=True)
     refused = found.standing(report)
     assert refused.bad_input and "first " in refused.message and "has no 'accuracy' in its result" in refused.message
     assert stand_of(found.handles[-1])[1] == f"bad input: {refused.message}", "as `ratchet status` has it"
-    assert [one.stand for one in _advanced(study(), person=False).standings.values()] == [
+    assert [one.stand for one in _advanced(Prefect(), study(), person=False).standings.values()] == [
         "finished", "under way", "cancelled", "ready", "failed"
     ]  # fmt: skip
-    assert final_state(found).name == "BadInput"
+    assert final_state(found)[0].name == "BadInput"
     metric = "number"
-    again = _advanced(study(), person=True)
+    again = _advanced(Prefect(), study(), person=True)
     assert [one.stand for one in again.standings.values()] == ["finished", *["under way"] * 3, "waits"]
 
 
@@ -366,15 +366,15 @@ def test_a_completed_run_whose_folder_was_removed_is_done_again(world):
 def test_a_stage_that_finishes_while_the_server_is_asked_is_finished_and_keeps_its_marker(world, monkeypatch):
     started = world.stands()[0].flow_run
     world.entry(started)
-    ask = KnownRuns.of
+    ask = KnownFlowRuns.of
 
-    def slow(self: KnownRuns, flow_run: str) -> object:
+    def slow(self: KnownFlowRuns, flow_run: str) -> object:
         attempt(FIRST, world.config, world.first.run, {})
         world.client.set_flow_run_state(started, Completed(), force=True)
-        self._by_id[flow_run] = world.client.read_flow_run(flow_run)
+        self._by_id[flow_run] = known(world.client.read_flow_run(flow_run))
         return ask(self, flow_run)
 
-    monkeypatch.setattr(KnownRuns, "of", slow)
+    monkeypatch.setattr(KnownFlowRuns, "of", slow)
     assert world.stands()[0].stand == "finished"
     monkeypatch.undo()
     assert world.stands()[0].stand == "finished" and generations.current(world.first.run)["generation"] == 0
@@ -450,7 +450,7 @@ class Away:
     """A follower whose server does not answer, so many times; then the study stands as `advance` finds it."""
 
     def __init__(self, error: httpx.HTTPError, times: int, world: World | None = None) -> None:
-        self.error, self.times, self.world, self.calls = error, times, world, list[str]()
+        self.error, self.times, self.world, self.calls, self.host = error, times, world, list[str](), Prefect()
 
     def start(self, told: Told) -> Standings:
         return self._answer("start", told)
@@ -485,16 +485,16 @@ def test_a_start_goes_on_when_a_busy_server_answers_again(status, world, monkeyp
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=waited.append)  # threads of other tests sleep too
     monkeypatch.setattr("deployments.slurm.study.follow.time", clock)
     follower, told = Away(answered(status), 5, world), list[tuple[str, str]]()
-    state = follow(follower, lambda handle, now: told.append((handle.label, now.stand)), once=True)
+    state, _ = follow(follower, lambda handle, now: told.append((handle.label, now.stand)), once=True)
     assert state.name == "AwaitingRetry" and told == [("first", "under way"), ("second", "waits")]
     assert follower.calls == ["start"] * 6 and waited == [5, 10, 20, 40, 60]
 
 
 def test_a_start_that_meets_a_busy_server_for_too_long_says_how_far_it_came(monkeypatch):
     monkeypatch.setattr("deployments.slurm.study.follow.BUSY_SECONDS", -1.0)
-    state = follow(Away(answered(503), 9), lambda *_: None, once=True)
-    assert state.name == "AwaitingRetry" and state.message
-    assert "busy (HTTP 503)" in state.message and "; 0 stages are started or finished" in state.message
+    state, message = follow(Away(answered(503), 9), lambda *_: None, once=True)
+    assert state.name == "AwaitingRetry"
+    assert "busy (HTTP 503)" in message and "; 0 stages are started or finished" in message
 
 
 def test_a_start_that_was_broken_off_goes_on_behind_the_stages_that_it_had_begun(world):
@@ -512,15 +512,15 @@ def test_a_start_that_was_broken_off_goes_on_behind_the_stages_that_it_had_begun
 
 def test_a_stage_that_somebody_else_has_started_again_since_all_were_read_is_not_started_twice(world, monkeypatch):
     started = world.start_and_set(Failed(message="so it ended"), End("Failed", "so it ended"))
-    read, others = KnownRuns.read, list[str]()
+    read, others = KnownFlowRuns.read, list[str]()
 
-    def slow(self: KnownRuns, ids: Iterable[str], keys: Iterable[str]) -> None:
-        read(self, ids, keys)
+    def slow(self: KnownFlowRuns, handles: Iterable[Handle], ids: Iterable[str]) -> None:
+        read(self, handles, ids)
         if not others:  # a second person is quicker
-            monkeypatch.setattr(KnownRuns, "read", read)
+            monkeypatch.setattr(KnownFlowRuns, "read", read)
             others.append(world.stands(person=True)[0].flow_run)
 
-    monkeypatch.setattr(KnownRuns, "read", slow)
+    monkeypatch.setattr(KnownFlowRuns, "read", slow)
     mine = world.stands(person=True)[0]
     assert others[0] != started and (mine.stand, mine.flow_run) == ("under way", others[0])
     assert generations.current(world.first.run)["generation"] == 1
@@ -528,21 +528,21 @@ def test_a_stage_that_somebody_else_has_started_again_since_all_were_read_is_not
 
 @pytest.mark.parametrize("at_once", [1, 5, 200])
 def test_runs_are_known_by_id_and_by_key_however_many_are_asked_for_at_once(world, monkeypatch, at_once):
-    monkeypatch.setattr("deployments.slurm.study.standings.AT_ONCE", at_once)
+    monkeypatch.setattr("deployments.slurm.study.flow_runs.AT_ONCE", at_once)
     walk = Walk(world.root, world.study)
     for number in range(7):
         walk(FIRST, ToyConfig(ends=f"finished {number}"))
     found = world.advance(handles=walk.handles)
     ids = [found.standing(handle).flow_run or "" for handle in walk.handles]
-    runs, keys, nowhere = KnownRuns(world.client), [key_of(handle, 0) for handle in walk.handles], str(uuid4())
+    runs, keys, nowhere = KnownFlowRuns(world.client), [key_of(handle, 0) for handle in walk.handles], str(uuid4())
     with counted() as asked:
-        runs.read([*ids[:6], "no id", nowhere], [*keys[1:], "no key"])
+        runs._read([*ids[:6], "no id", nowhere], [*keys[1:], "no key"])
         assert sum(asked.values()) == 2 * -(-7 // at_once)
         assert [str(run.id) if (run := runs.of(id_)) else "" for id_ in ids] == ids
-        assert [str(run.id) if (run := runs.made_with(key)) else "" for key in keys[1:]] == ids[1:]
-        assert runs.of("no id") is None and runs.of(nowhere) is None and runs.made_with("no key") is None
+        assert [run.id if (run := runs.made_for(handle)) else "" for handle in walk.handles[1:]] == ids[1:]
+        assert runs.of("no id") is None and runs.of(nowhere) is None
         assert sum(asked.values()) == 2 * -(-7 // at_once), "what was asked for is not asked for again"
-        assert str(getattr(runs.made_with(keys[0]), "id", "")) == ids[0] and runs.of(str(uuid4())) is None
+        assert getattr(runs.made_for(walk.handles[0]), "id", "") == ids[0] and runs.of(str(uuid4())) is None
         assert sum(asked.values()) == 2 * -(-7 // at_once) + 2
 
 
@@ -574,4 +574,4 @@ def test_a_server_that_is_away_is_polled_again_and_the_person_s_wish_is_kept(wor
     world.config = replace_end(world.config, "check_failed")
     attempt(world.first.stage, world.first.config, world.first.run, {})
     follower = Away(httpx.ConnectError("away"), 2, world)
-    assert follow(follower, lambda *_: None).name == "Failed" and follower.calls == ["start"] * 3
+    assert follow(follower, lambda *_: None)[0].name == "Failed" and follower.calls == ["start"] * 3

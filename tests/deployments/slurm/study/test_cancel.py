@@ -21,6 +21,7 @@ from deployments.slurm.job.journal import End, Journal, Submission, jobs_folder
 from deployments.slurm.pool import runs as pool_runs
 from deployments.slurm.study import cancel
 from deployments.slurm.study import study as study_file
+from deployments.slurm.study.stop import cancel_jobs
 from deployments.slurm.study.study import SlurmStudy
 from tests.slurm import toy
 from tests.slurm.harness import kept_study, toy_study
@@ -213,9 +214,9 @@ def test_the_jobs_of_a_cancelled_study_are_ended_without_worker_or_server(tmp_pa
         }
     )
     cancel.mark_stopped(kept)
-    assert cancel.cancel_jobs(kept, slurm) == 1 and slurm.cancelled == ["2"]
+    assert cancel_jobs(kept, slurm) == 1 and slurm.cancelled == ["2"]
     kept_study(tmp_path, toy_study("jobs").model_copy(update={"seed": 4}))
-    assert cancel.cancel_jobs(kept, slurm) == 0, "another study wants the same stages"
+    assert cancel_jobs(kept, slurm) == 0, "another study wants the same stages"
 
 
 @dataclass

@@ -13,11 +13,12 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.dag.page import load_page
 from deployments.dag.walk import Walk
-from deployments.deploy import JOBS, STUDIES, deploy, make_pool
-from deployments.prefect.generate import shared_deployments
+from deployments.deploy import deploy, make_pool
+from deployments.prefect.generate import JOBS, STUDIES, shared_deployments
 from deployments.slurm.cluster.client import Refused
 from deployments.slurm.cluster.site import ENVIRONMENT, VARIABLE, Site, note_environment
 from deployments.slurm.study import preflight
+from deployments.slurm.study.flow_runs import Prefect, values_at
 from deployments.slurm.study.follow import Follower
 from deployments.slurm.study.preflight import _unknown_stages, checked
 from deployments.slurm.study.study import SlurmStudy
@@ -62,7 +63,7 @@ def test_all_that_stands_against_a_study_is_told_at_once_each_cause_once_with_it
     """They came one at a time: of each stage the first, after a correction the next."""
     monkeypatch.setenv("SLURM_CLUSTERS", "gpus")
     with pytest.raises(BadInput) as refused:
-        Follower(a_study(tmp_path, WRONG, resources=NOT_SET, stages={"no-such-stage": {}})).start()
+        Follower(Prefect(), a_study(tmp_path, WRONG, resources=NOT_SET, stages={"no-such-stage": {}})).start()
     lines = str(refused.value).splitlines()
     for problem in (
         "toy-training: partition nope: SLURM refuses the job (Invalid partition name specified)",
@@ -90,17 +91,22 @@ def test_the_environment_that_counts_is_the_worker_s(at_server, tmp_path, monkey
     """The example's HF_TOKEN passed the dry run, and the first job failed a second after the start."""
     at_site = {"pass_environment": ["OF_THE_WORKER"]}
     study = a_study(tmp_path / "runs", {"all": {"memory_gb": 1}}, resources=at_site)
-    assert "OF_THE_WORKER is not set" in checked(study).refusal, "no worker has told: this process's own counts"
+
+    def refusal() -> str:
+        with get_client(sync_client=True) as client:
+            return checked(study, values_at(client, study)).refusal
+
+    assert "OF_THE_WORKER is not set" in refusal(), "no worker has told: this process's own counts"
     monkeypatch.setenv("OF_THE_WORKER", "secret")
-    assert checked(study).refusal == ""
+    assert refusal() == ""
     (folder := tmp_path / "runs" / ".slurm" / JOBS).mkdir(parents=True)
     note_environment(folder)
     assert "secret" not in (folder / ENVIRONMENT).read_text()
     monkeypatch.delenv("OF_THE_WORKER")
-    assert checked(study).refusal == ""
+    assert refusal() == ""
     note_environment(folder)
     monkeypatch.setenv("OF_THE_WORKER", "secret")
-    assert "OF_THE_WORKER is not set" in checked(study).refusal
+    assert "OF_THE_WORKER is not set" in refusal()
 
 
 def test_the_dry_run_tells_all_refusals_above_the_scripts(at_server, tmp_path, monkeypatch, capsys):
