@@ -18,7 +18,6 @@ from deployments.dag.walk import Handle
 from deployments.slurm.cluster.client import SlurmError
 from deployments.slurm.cluster.site import read_site
 from deployments.slurm.study.engine import Studies
-from deployments.slurm.study.follow import POLL_SECONDS
 from deployments.slurm.study.follower import FollowerJob
 from deployments.slurm.study.standings import Standing
 from storage.errors import BadInput
@@ -68,7 +67,7 @@ def follow(studies: Studies, job: FollowerJob, note: Path) -> int:
                     return COMPLETED.exit_code
         except SlurmError as error:
             LOG.warning("no job is queued yet to come after this one: %s", error)
-        time.sleep(POLL_SECONDS)
+        time.sleep(studies.seconds_to_next)
     LOG.info("the time limit is near: job %s goes on", successor or "of the next start")
     return AWAITING_RETRY.exit_code
 

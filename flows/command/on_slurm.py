@@ -14,7 +14,7 @@ from deployments.slurm.cluster.client import SlurmCommands, SlurmError, Unreacha
 from deployments.slurm.study import efficiency
 from deployments.slurm.study.doctor import look
 from deployments.slurm.study.engine import Engine, Studies
-from deployments.slurm.study.follow import POLL_SECONDS, Follower, follow, standings
+from deployments.slurm.study.follow import Follower, follow, standings
 from deployments.slurm.study.follower import Entry, FollowerJob
 from deployments.slurm.study.preflight import checked, require_runnable
 from deployments.slurm.study.standings import Standing
@@ -92,7 +92,7 @@ def _followed_here(slurm: SlurmStudy) -> tuple[outcome.PrefectState, str]:
                 studies.look()
                 if end := studies.end_of(slurm):
                     return end
-                time.sleep(POLL_SECONDS)
+                time.sleep(studies.seconds_to_next)
     finally:
         if not detached:
             job.remove(entry)
@@ -223,12 +223,13 @@ def configured() -> "Server | None":
     return named()
 
 
-def require_server(wanted_by: str = "--dispatch slurm without --wait or --detach") -> None:
+def require_server(wanted_by: str = "") -> None:
     """Jobs outlive this command, so the server that shows them must too. BadInput where none stands."""
     if not (server := configured()):
+        first = "" if wanted_by else "add --detach (a small job follows the study) or --wait; without these, "
         raise BadInput(
-            f"{wanted_by} needs a Prefect server that stays, and PREFECT_API_URL, which says where it is: start one as "
-            "docs/cluster.md has it (A server that stays)"
+            f"{first}{wanted_by or '--dispatch slurm'} needs a Prefect server that stays, and PREFECT_API_URL, which "
+            "says where it is: docs/cluster.md (A server that stays)"
         )
     from deployments.prefect.embedded import require_answer
 

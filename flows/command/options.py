@@ -136,8 +136,7 @@ def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True
         ways.add_argument(
             "--wait",
             action="store_true",
-            help="with --dispatch slurm: stay until the study has ended, with a Prefect server of this command's own "
-            "where none stands",
+            help="with --dispatch slurm: stay until the study has ended",
         )
         ways.add_argument(
             "--detach",

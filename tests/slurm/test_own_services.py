@@ -8,6 +8,7 @@ import pytest
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.study.follower import FollowerJob
+from storage import locks
 from tests.deployments.prefect.test_embedded import _gone
 from tests.slurm.alone import Alone
 from tests.slurm.harness import until
@@ -30,6 +31,24 @@ def test_a_command_that_waits_needs_no_services_and_killed_and_started_again_run
     assert code == 0 and "the study is finished: " in said, said + alone.told()
     assert _gone(alone.home, within_seconds=60)
     alone.require_each_once()
+
+
+def test_one_of_two_that_wait_serves_the_root_and_the_other_takes_over_when_it_is_killed(alone):
+    """Two would submit each job."""
+    serves = alone.wait()
+    alone.trains()
+    other = alone.wait("--set=training.seed=9")
+    other.until("its job was submitted by the first", lambda: "under way: job" in other.said(), alone.told)
+    jobs = locks.holder(alone.root / ".slurm" / "gpu" / "locks")
+    assert jobs and jobs["pid"] == serves.process.pid
+    serves.process.kill()
+    serves.process.wait()
+    alone.hold.unlink()
+    code, said = other.end()
+    assert code == 0 and "the study is finished: " in said, said + alone.told()
+    assert len(alone.jobs()) >= 3, "what comes after its training was submitted by itself"
+    code, said = alone.wait().end()
+    assert code == 0 and len(alone.jobs()) == 4, said + alone.told()
 
 
 @pytest.mark.drawn
@@ -82,7 +101,7 @@ def test_two_roots_on_one_login_node_keep_to_their_own_site_files_and_start_noth
 
 
 def test_who_cancels_from_elsewhere_ends_what_waits_for_a_place_too(alone):
-    """The command that waits has a server that nobody else knows: what had no job yet got one after the cancel."""
+    """What had no job yet got one after the cancel."""
     with alone.bench.site_with({"max_jobs": 1}):
         both = alone.command("sweep", "--over=training.seed=3,4", "--dispatch=slurm", "--wait")
         both.until("one waits for the other", lambda: "waits for a place" in both.said(), alone.told)

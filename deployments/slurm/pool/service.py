@@ -34,6 +34,15 @@ NOTIFY_SECONDS = 60.0
 CLUSTER_SECONDS = 300.0
 """SLURM is asked again what it offers: of each kind of job, at most once in this time."""
 
+FEW_JOBS, MANY_JOBS = 20, 1000
+FEW_SECONDS, MANY_SECONDS = 5.0, 30.0
+
+
+def interval_seconds(live_jobs: int) -> float:
+    """Between two polls of SLURM: 5 s up to 20 jobs, 30 s at 1,000, longer beyond."""
+    share = max(0.0, (live_jobs - FEW_JOBS) / (MANY_JOBS - FEW_JOBS))
+    return FEW_SECONDS + share * (MANY_SECONDS - FEW_SECONDS)
+
 
 class Shown(Protocol):
     """Where people see how jobs stand."""

@@ -30,7 +30,7 @@ from deployments.slurm.cluster.site import Site, folder_of_pool, queue_of, read_
 from deployments.slurm.pool.configuration import SlurmJobConfiguration, SlurmVariables
 from deployments.slurm.pool.mirror import Beside, Mirror
 from deployments.slurm.pool.runs import UNNAMED, PrefectRuns, passes
-from deployments.slurm.pool.service import Service
+from deployments.slurm.pool.service import Service, interval_seconds
 from deployments.slurm.pool.walks import Walks
 from storage import locks
 from storage.errors import Held
@@ -43,14 +43,6 @@ STAND_BY_SECONDS = 10.0
 SUBMITTED_AT_ONCE = 4
 """Number of runs on their way to a job. With some hundreds a server on SQLite stands still: its connections wait for
 each other until they time out."""
-FEW_JOBS, MANY_JOBS = 20, 1000
-FEW_SECONDS, MANY_SECONDS = 5.0, 30.0
-
-
-def interval_seconds(live_jobs: int) -> float:
-    """Between two polls of SLURM: 5 s up to 20 jobs, 30 s at 1,000, longer beyond."""
-    share = max(0.0, (live_jobs - FEW_JOBS) / (MANY_JOBS - FEW_JOBS))
-    return FEW_SECONDS + share * (MANY_SECONDS - FEW_SECONDS)
 
 
 class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerResult]):

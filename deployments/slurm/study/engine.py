@@ -19,7 +19,7 @@ from deployments.slurm.cluster.site import Site, folder_of_pool, server_of_worke
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
 from deployments.slurm.job.variables import job_values, job_variables, run_name, stage_parameters
 from deployments.slurm.pool.reconcile import Seen, SetState
-from deployments.slurm.pool.service import Asked, Service
+from deployments.slurm.pool.service import Asked, Service, interval_seconds
 from deployments.slurm.study.follow import Follower, Host, final_state, standings
 from deployments.slurm.study.follower import Entry, FollowerJob
 from deployments.slurm.study.preflight import require_runnable
@@ -134,6 +134,12 @@ class Studies:
             if slurm.file not in {entry.file for entry in self._job.entries()}:
                 return final_state(stages)
         return self._ends.get(slurm.file)
+
+    @property
+    def seconds_to_next(self) -> float:
+        """Until the next look: with many jobs SLURM is asked less often."""
+        service = self._engine.service
+        return interval_seconds(len(service.pool.live) if service else 0)
 
     def end(self) -> None:
         if self._engine.service:

@@ -27,8 +27,8 @@ from deployments.slurm.pool.places import Alive
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Finish, Run, SetState
 from deployments.slurm.pool.runs import PrefectRuns, marked
-from deployments.slurm.pool.service import Asked, Service, notify
-from deployments.slurm.pool.worker import FEW_SECONDS, SUBMITTED_AT_ONCE, SlurmWorker, interval_seconds
+from deployments.slurm.pool.service import FEW_SECONDS, Asked, Service, interval_seconds, notify
+from deployments.slurm.pool.worker import SUBMITTED_AT_ONCE, SlurmWorker
 from storage import durable, locks
 from storage.errors import BadInput
 
