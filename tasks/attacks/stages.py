@@ -5,8 +5,7 @@ from typing import Any, ClassVar, Self
 from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
 from tasks.attacks.study import AttackStudy
 from tasks.findings.configuration import Audit, Evaluation
-from tasks.language.stages import TRAINING, OfLanguageStudy
-from tasks.language.study import LanguageExecution
+from tasks.language.stages import TRAINING, LanguageExecution, OfLanguageStudy
 from tasks.monotonic.arm import BASE, MONOTONIC
 from tasks.monotonic.configuration import Constraint, Variant
 from tasks.monotonic.stages import ASKED as OF_MODELS

@@ -17,7 +17,7 @@ from tasks.language.configuration import (
     PretrainedHub,
     TrainedTokenizer,
 )
-from tasks.language.study import LanguageStudy, snapshot_folder
+from tasks.language.stages import LanguageStudy, snapshot_folder
 from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC, ArmName
 from tasks.monotonic.configuration import VARIANTS, Constraint
 from tasks.stage.configuration import scientific

@@ -22,7 +22,7 @@ from tasks.language import model as language
 from tasks.language.model import filled_up, reference_losses, until_the_end, written_before
 from tasks.language.pairs import packed_pairs, parted
 from tasks.language.result import PackedPairs
-from tasks.language.study import LanguageExecution
+from tasks.language.stages import LanguageExecution
 from tasks.language.tokenizer import encode, encode_pairs, text_of
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput

@@ -19,7 +19,7 @@ import numpy as np
 from storage import durable
 from storage.errors import BadInput
 from tasks.language.blocks import DTYPES, Blocks, width_of
-from tasks.language.documents import Document, document
+from tasks.language.document_store import Document, document
 from tasks.language.result import PackedPairs
 from tasks.language.tokenizer import encode_pairs
 

@@ -23,8 +23,7 @@ from storage.errors import BadInput
 from storage.external import local_files
 from tasks.language import blocks, sources, tokenizer
 from tasks.language.configuration import DocstringPairs, HubStream, LocalFiles, PackageDocs
-from tasks.language.document_store import DocumentStore, document_store
-from tasks.language.documents import Document
+from tasks.language.document_store import Document, DocumentStore, document_store
 from tasks.language.pairs import SEPARATOR, beginning, docstring_pairs, pack_pairs, packed_split, parted
 from tasks.language.result import SetupResult
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut

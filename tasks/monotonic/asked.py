@@ -18,10 +18,10 @@ from tasks.language.pairs import Pairs
 from tasks.language.result import BaseResult
 from tasks.monotonic.arm import ARMS
 from tasks.monotonic.certificate import certify_sublayer, fall_in_float64, proof, scope
-from tasks.monotonic.movement import measure_movement
-from tasks.monotonic.on_text import order_on_text
+from tasks.monotonic.constraint import AllowedSigns
+from tasks.monotonic.keep import measure_movement
+from tasks.monotonic.order import order_on_text
 from tasks.monotonic.result import ArmResult, ConstrainResult, ModelOrder, VerifiedWeights
-from tasks.monotonic.signs import AllowedSigns
 from tasks.monotonic.stages import ASKED
 from tasks.monotonic.sublayer import feed_forward_sublayers
 from tasks.stage.run import StageInput

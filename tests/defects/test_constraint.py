@@ -9,7 +9,7 @@ from torch import nn
 from deployments.dag.walk import Walk
 from tasks.language.model import block_losses
 from tasks.monotonic import keep
-from tasks.monotonic.liveness import measure_liveness
+from tasks.monotonic.arms import measure_liveness
 from tasks.monotonic.result import Liveness
 from tasks.training.budget import Budget
 from tasks.training.optimizer import adamw

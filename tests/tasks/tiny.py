@@ -25,7 +25,7 @@ from storage import durable
 from storage.locks import acquire
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.language.configuration import FromScratch, LocalFiles, Splits
-from tasks.language.study import LanguageExecution
+from tasks.language.stages import LanguageExecution
 from tasks.robustness.study import Study
 from tasks.stage.attempt import attempt
 from tasks.stage.outcome import Outcome

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from storage import durable
 from storage.errors import BadInput, CheckFailed
-from tasks.language import memory
+from tasks.language import base as memory
 from tasks.language import model as language
 from tasks.language.activation import MonotoneParts, monotone_parts
 from tasks.language.base import base

@@ -9,7 +9,7 @@ from storage.errors import BadInput, CheckFailed
 from tasks.language import model as language
 from tasks.monotonic import constraint, keep
 from tasks.monotonic.configuration import VARIANTS
-from tasks.monotonic.signs import AllowedSigns, signs_of
+from tasks.monotonic.constraint import AllowedSigns, signs_of
 from tests.tasks.monotonic.architectures import LAYERS, begun, network, probe
 from tests.tasks.tiny import bytes_are_equal, save_model, tiny_model
 

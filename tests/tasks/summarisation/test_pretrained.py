@@ -12,7 +12,7 @@ from storage import durable
 from storage.records import read_records
 from tasks.language import foreign
 from tasks.language import model as language
-from tasks.language.memory import LOGITS_BYTES
+from tasks.language.base import LOGITS_BYTES
 from tasks.language.pairs import Pairs, examples
 from tasks.language.tokenizer import text_of
 from tasks.monotonic.certificate import certify_sublayer

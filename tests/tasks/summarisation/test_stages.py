@@ -20,7 +20,7 @@ from tasks.attacks.results import UatResult
 from tasks.language import foreign
 from tasks.language import model as language
 from tasks.language.pairs import examples
-from tasks.monotonic.liveness import measure_liveness
+from tasks.monotonic.arms import measure_liveness
 from tasks.stage.attempt import attempt
 from tasks.summarisation.evaluate import copied, scores
 from tasks.summarisation.final_results import METRICS, FinalResults
