@@ -4,13 +4,11 @@
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
-from storage.errors import CheckFailed
 from tasks.findings.document import Figure
 from tasks.findings.figures import Dots, Estimated, dots, forest
 from tasks.findings.numbers import p_value, percent, span
-from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, TTest, Values, compare_together
+from tasks.findings.statistics.comparison import ArmMean, Comparison, TTest
 from tasks.findings.statistics.power import POWER
 from tasks.findings.table import Table
 
@@ -136,24 +134,6 @@ def percent_of(comparison: Comparison) -> str:
 
 def _why_none(comparison: Comparison) -> str:
     return "one seed" if comparison.seeds == 1 else "a value that never changes"
-
-
-def compare_arms(
-    tables: Mapping[str, Values],
-    pairs: Sequence[Pair] | Mapping[str, Sequence[Pair]],
-    level: float,
-    min_seeds: int,
-    unlearned: Collection[str] = (),
-    **how: Any,
-) -> dict[str, list[Comparison]]:
-    """The comparisons of each table of a report, all corrected together.
-
-    CheckFailed where two cells have the same number: what tells them apart has not reached the training.
-    """
-    try:
-        return compare_together(tables, pairs, level, min_seeds, unlearned, **how)
-    except ValueError as error:
-        raise CheckFailed("every cell has a number of its own", str(error), "other numbers") from None
 
 
 def differences_in_words(comparisons: Sequence[Comparison], words: Words = BETTER) -> str:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.findings.arms import compare_arms
+from tasks.findings.compare import compare
+from tasks.findings.configuration import Metric
 from tasks.findings.document import Document
 from tasks.findings.final_results import of_runs
 from tasks.findings.prose import fill
@@ -17,7 +18,7 @@ from tasks.inversion import views
 from tasks.inversion.final_results import ArmFacts, DescentPart, EarlyStop, FinalResults
 from tasks.inversion.numbers import Cell, gates, pilot_of
 from tasks.inversion.results import MatricesResult, ProbeResult
-from tasks.inversion.stages import AUDITED, OUTSIDE, MatricesConfig, ProbeConfig, ReportConfig
+from tasks.inversion.stages import AUDITED, INSIDE, OUTSIDE, SPLITS, MatricesConfig, ProbeConfig, ReportConfig
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested
 
@@ -69,7 +70,16 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
     patience = min(cell.config.budget.patience_validations or math.inf for cell in every.values())
     required = config.learned_ratio * min(trivial.by_name.values())
     arms = {name: _arm(by_seed, required, config.confidence_level) for name, by_seed in cells.items()}
-    inside, outside = compared(config, arms)
+    differences = compare(
+        {
+            INSIDE: {name: arm.values for name, arm in arms.items()},
+            OUTSIDE: {name: arm.out_of_distribution.values for name, arm in arms.items()},
+        },
+        dict.fromkeys(SPLITS, Metric(higher=False, pairs=config.comparisons)),
+        config.confidence_level,
+        config.min_seeds,
+        [name for name, arm in arms.items() if not arm.learned],
+    ).differences
     return FinalResults(
         **of_runs(run, inputs, AUDITED, gates(pilot, every)),
         rank=asked.rank,
@@ -79,9 +89,9 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
         reference=config.reference,
         seeds=config.seeds,
         arms=arms,
-        differences=inside,
-        out_of_distribution=outside,
-        descent_parts=descent_parts(config.reference, arms, inside),
+        differences=differences[INSIDE],
+        out_of_distribution=differences[OUTSIDE],
+        descent_parts=descent_parts(config.reference, arms, differences[INSIDE]),
         early_stops=[
             early_stop(name, arm, some) for name, arm in arms.items() for some in PATIENCES if some < patience
         ],
@@ -106,18 +116,6 @@ def _arm(by_seed: Mapping[str, Cell], required: float, level: float) -> ArmFacts
         descent_difference=worst.descent_difference if worst else None,
         descent_defect=worst.descent_defect if worst else "",
     )
-
-
-def compared(config: ReportConfig, arms: Mapping[str, ArmFacts]) -> tuple[list[Comparison], list[Comparison]]:
-    """The comparisons on both splits, all corrected together; CheckFailed as `compare_arms`."""
-    splits = {
-        "validation": {name: arm.values for name, arm in arms.items()},
-        "out_of_distribution": {name: arm.out_of_distribution.values for name, arm in arms.items()},
-    }
-    pairs = [(arm, reference) for arm, reference in config.comparisons]
-    unlearned = [name for name, arm in arms.items() if not arm.learned]
-    comparisons = compare_arms(splits, pairs, config.confidence_level, config.min_seeds, unlearned)
-    return comparisons["validation"], comparisons["out_of_distribution"]
 
 
 def descent_parts(reference: str, arms: Mapping[str, ArmFacts], differences: Sequence[Comparison]) -> list[DescentPart]:

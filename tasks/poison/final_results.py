@@ -1,13 +1,15 @@
 """final_results.json of the poison study: every number of its report."""
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from statistics import fmean
 from typing import Any
 
 from storage.errors import require
+from tasks.findings.compare import compare
+from tasks.findings.configuration import Metric
 from tasks.findings.final_results import Origins, StudyResults, of_runs
-from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, arm_mean, compare_together
+from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
 from tasks.influence.kept import ModuleStatistics, complete, degraded
 from tasks.language.classifiers import kept_classifier
 from tasks.poison.detect import Scores, count_of, decided, found, rules_of, scores_of
@@ -177,12 +179,15 @@ def compared(config: EndConfig, areas: Mapping[str, Measures], removal: Mapping[
         f"failure without {name}": {seed: 1 - value for seed, value in of.values.items()}
         for name, of in removal.items()
     }
-    pairs: dict[str, list[Pair]] = {"auroc": [(strategy, name) for name in (*REFERENCES, f"{strategy}{CLEAN}")]}
-    equal = (other for one, other in pairs["auroc"] if areas[one] == areas[other])
+    references = (*REFERENCES, f"{strategy}{CLEAN}")
+    equal = (other for other in references if areas[strategy] == areas[other])
     same = [other for other in equal if not {*areas[other].values()} <= {0.0, 1.0}]
     what, advice = f"AUROC of {strategy} and of {', '.join(same)}", "What tells them apart has not reached the scores"
     require(not same, what, "the same with every seed", "different", advice)
-    pairs["failed"] = [("failure without detected", f"failure without {name}") for name in ("random", "untrained")]
-    how = (config.confidence_level, config.min_seeds, (), [*pairs], True)
-    rows = compare_together({"auroc": areas, "failed": failed}, pairs, *how)
-    return [*rows["auroc"], *rows["failed"]]
+    pairs = {
+        "auroc": [[strategy, name] for name in references],
+        "failed": [["failure without detected", f"failure without {name}"] for name in ("random", "untrained")],
+    }
+    metrics = {title: Metric(higher=True, pairs=of) for title, of in pairs.items()}
+    values, how = {"auroc": areas, "failed": failed}, (config.confidence_level, config.min_seeds)
+    return [*chain(*compare(values, metrics, *how, may_equal=True).differences.values())]

@@ -2,18 +2,17 @@
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from storage.errors import MESSAGE_SHOWN, cut
 from storage.lineage import Lineages
-from tasks.findings.compare import MOST_ARMS, Compared, as_csv, compare
+from tasks.findings.compare import Compared, Sources, as_csv, comparable, compare
 from tasks.findings.document import Document, Figure, Section
 from tasks.findings.figures import SERIES_STYLES, Dots, dots, over_values
 from tasks.findings.numbers import span
 from tasks.findings.provenance import run_directories, run_name
 from tasks.findings.publish import Published, publish_report, require_verified
-from tasks.findings.statistics.comparison import Pair, arm_mean
-from tasks.findings.statistics.seeds import OverSeeds
+from tasks.findings.statistics.comparison import arm_mean
 from tasks.findings.sweep.configuration import SweepConfig
 from tasks.findings.sweep.results import Arm, SweepResults, collect
 from tasks.findings.table import Table
@@ -21,8 +20,8 @@ from tasks.stage.run import StageInput, StageRun
 from tasks.training.unlearned import unlearned
 
 CELLS = "cells.csv"
-Sources = Mapping[str, Mapping[Pair, OverSeeds]]
-"""Title of a metric -> arm and reference -> their difference over seeds and sources."""
+MOST_ARMS = 24
+"""The most arms of a metric whose differences are tested; one with more is shown alone."""
 
 
 def sweep(run: StageRun, config: SweepConfig, **cells: StageInput) -> Published:
@@ -85,9 +84,10 @@ def compare_cells(results: SweepResults, level: float, sources: Sources | None =
         across = [
             [named[label, str(at)], named[label, str(groups[0])]] for at in groups[1:] for label in (first, *others)
         ]
-        values[title] = {arm.name: arm.by_seed for arm in arms}
-        metrics[title] = metric.model_copy(update={"pairs": [*beside, *across]})
-    return compare(values, metrics, level, sources)
+        values[title] = comparable({arm.name: arm.by_seed for arm in arms})
+        pairs = [*beside, *across] if len(values[title]) <= MOST_ARMS else []
+        metrics[title] = metric.model_copy(update={"pairs": pairs})
+    return compare(values, metrics, level, may_equal=True, sources=sources)
 
 
 def facts(results: SweepResults, level: float) -> list[str]:

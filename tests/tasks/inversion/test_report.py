@@ -6,7 +6,8 @@ import pytest
 
 from flows import command
 from storage.errors import CheckFailed
-from tasks.findings.arms import compare_arms
+from tasks.findings.compare import compare
+from tasks.findings.configuration import Metric
 from tasks.findings.trainings import arm_tables, learning_caution, step_cautions, verdict
 from tasks.inversion.final_results import FinalResults
 from tasks.inversion.report import descent_parts, document, early_stop, stopped
@@ -21,7 +22,8 @@ VALUES = {
     "adversarial": {"0": 1.11, "1": 1.19, "2": 1.01, "3": 1.15},
     "adversarial-as-published": {"0": 1.31, "1": 1.42, "2": 1.20, "3": 1.36},
 }
-PAIRS = [("adversarial", "none"), ("adversarial-as-published", "none"), ("adversarial-as-published", "adversarial")]
+PAIRS = [["adversarial", "none"], ["adversarial-as-published", "none"], ["adversarial-as-published", "adversarial"]]
+METRIC = Metric(higher=False, pairs=PAIRS)
 CELL = Trained(
     best_step=1, last_step=2, last=2.0, validations=[[2.0, 2.0]], clipped_share=0.0, largest_gradient_norm=1.0
 )  # fmt: skip
@@ -30,7 +32,8 @@ CELL = Trained(
 def of(values: dict[str, dict[str, float]], min_seeds: int = 3, learned: bool = True) -> FinalResults:
     """The smoke study's results with other values."""
     found = FinalResults.read_file(finished().path("inversion-report") / "final_results.json")
-    differences = compare_arms({"": values}, PAIRS, 0.95, min_seeds, () if learned else list(values))[""]
+    unlearned = () if learned else list(values)
+    differences = [*compare({"": values}, {"": METRIC}, 0.95, min_seeds, unlearned).differences[""]]
     arms = {
         name: found.arms[name].model_copy(
             update={
@@ -144,7 +147,7 @@ def test_the_table_on_disk_is_that_of_the_results() -> None:
 def test_equal_arms_and_missing_cells_end_the_report(change: dict[str, Any], said: str) -> None:
     """Forty runs of the recorded study were one configuration, and three of them had the same error."""
     with pytest.raises(CheckFailed, match=said):
-        compare_arms({"inside": VALUES, "outside": VALUES | change}, PAIRS, 0.95, 3)
+        compare({"inside": VALUES, "outside": VALUES | change}, {"inside": METRIC, "outside": METRIC}, 0.95, 3)
 
 
 POINTS = [[10.0, 5.0], [20.0, 3.0], [30.0, 4.0], [40.0, 3.5], [50.0, 2.0], [60.0, 9.0]]
