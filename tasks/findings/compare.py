@@ -54,7 +54,7 @@ class Compared:
 
     metrics: Mapping[str, Metric]
     values: Values
-    differences: Mapping[str, Sequence[Comparison]]
+    differences: Mapping[str, list[Comparison]]
     level: float
     least: int = LEAST
     varied: str = "seed"

@@ -37,8 +37,8 @@ def report(run: StageRun, config: ArmsConfig, **inputs: StageInput) -> Published
     metric = Metric(higher=higher, pairs=[[*pair] for pair in config.pairs])
     judged = comparable({arm: arms[arm] for pair in config.pairs for arm in pair})
     title = config.metric.replace("_", " ")
-    how = {"may_equal": True, "varied": config.varied}
-    compared = compare({title: judged}, {title: metric}, config.confidence_level, **how)
+    level, varied = config.confidence_level, config.varied
+    compared = compare({title: judged}, {title: metric}, level, may_equal=True, varied=varied)
     numbers = {
         config.metric: {arm: arm_mean(of_arm, config.confidence_level).mean for arm, of_arm in arms.items() if of_arm},
         "metrics": {config.metric: metric.model_dump()},

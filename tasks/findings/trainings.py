@@ -6,8 +6,6 @@ from typing import Any, Self
 import numpy as np
 
 from tasks.findings.arms import arm_table, comparison_table, differences_in_words, why_not_shown
-from tasks.findings.document import Figure
-from tasks.findings.figures import SERIES_STYLES, Curve, curves
 from tasks.findings.final_results import StudyResults
 from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
 from tasks.findings.table import Table
@@ -126,16 +124,6 @@ def cell_table(results: ArmsResults, form: Form, more: Mapping[str, Mapping[str,
         ["arm", "seed", "best error", "at step", "last error", "at step", *more, "clipped", "longest", "run"],
         rows,
     )
-
-
-def training_curves(caption: str, points: Mapping[str, Sequence[Sequence[float]]], label: str, form: Form) -> Figure:
-    """The validations [step, value] of trainings by name; at most as many as there are styles."""
-    drawn = [
-        Curve(name, style, of_training, dots=True)
-        for (name, of_training), style in zip(points.items(), SERIES_STYLES, strict=False)
-    ]
-    ends = "; ".join(f"{curve.name} ends at {form(curve.points[-1][1])}" for curve in drawn)
-    return curves("ways", caption, ends, drawn, "optimizer step", label)
 
 
 def arm_tables(

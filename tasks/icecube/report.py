@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tasks.findings.document import Document
 from tasks.findings.final_results import of_runs
-from tasks.findings.prose import fill
+from tasks.findings.prose import Pieces, fill
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.icecube import views
 from tasks.icecube.configuration import Inputs
@@ -27,8 +27,8 @@ def report(run: StageRun, config: ReportConfig, **inputs: StageInput) -> Publish
 
 def document(results: FinalResults) -> Document:
     """The report: answer, figures, tables."""
-    pieces = {
-        **views.figures(results),
+    pieces: Pieces = {
+        "answer": views.answer(results),
         "trials": views.trial_table(results),
         "failures": views.failure_table(results),
         "inputs": views.input_table(results),

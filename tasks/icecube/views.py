@@ -1,19 +1,14 @@
 """The tables and figures of the direction study. A row of numbers ends with the name of the run that they came from."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from tasks.findings.document import Figure
 from tasks.findings.figures import Estimated, forest
 from tasks.findings.table import Table
-from tasks.findings.trainings import training_curves
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
 from tasks.training.trials.findings import Ended, Failure
 
 EVENTS_SHOWN = 3
-WAYS: tuple[tuple[str, ...], ...] = ((), ("inputs",))
-"""The trials whose way is drawn, by what they change."""
-
-
 FAILURES: dict[Ended, str] = {"numerical_failure": "not finite", "not_learning": "not learning"}
 MIN_SEEDS = 2
 """With fewer no cause is named."""
@@ -156,17 +151,7 @@ def rate_table(results: FinalResults) -> Table:
     )
 
 
-def figures(results: FinalResults) -> dict[str, Figure]:
-    """File name -> figure."""
-    caption = (
-        "The mean angle at each validation: of the training, and of some trials the seed that came furthest, of "
-        "several the worst."
-    )
-    ways = training_curves(caption, _ways(results), "mean angle (degrees)", degrees)
-    return {"answer": _answer(results), "ways": ways}
-
-
-def _answer(results: FinalResults) -> Figure:
+def answer(results: FinalResults) -> Figure:
     """The end of each trial; one of which no seed came to its end has no dot, and its label says so."""
     rows, trivial = [], results.trivial_degrees
     for name, trial in sorted(results.trials.items(), key=lambda item: not item[1].healed):
@@ -181,13 +166,3 @@ def _answer(results: FinalResults) -> Figure:
     )
     band = (0.0, results.healed_ratio * trivial)
     return forest("answer", caption, rows, "mean angle (degrees)", degrees, line=trivial, band=band)
-
-
-def _ways(results: FinalResults) -> dict[str, Sequence[Sequence[float]]]:
-    points: dict[str, Sequence[Sequence[float]]] = {"the training": results.training.course.validations}
-    names = {tuple(trial.changes): name for name, trial in results.trials.items()}
-    for name in filter(None, map(names.get, WAYS)):
-        if seeds := [trial for trial in results.trials[name].seeds.values() if trial.validations]:
-            chosen = max(seeds, key=lambda seed: (len(seed.validations), seed.validations[-1][1]))
-            points[f"{name}, seed {chosen.seed}"] = chosen.validations
-    return points

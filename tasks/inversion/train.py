@@ -13,8 +13,7 @@ from tasks.inversion.configuration import Mining, Network
 from tasks.inversion.diffusion import Diffusion, descend
 from tasks.inversion.energy import EnergyNetwork
 from tasks.inversion.matrices import fixed_pairs
-from tasks.inversion.results import TOLERANCE, TrainResult
-from tasks.inversion.stages import INSIDE, OUTSIDE, PilotConfig, TrainConfig
+from tasks.inversion.stages import INSIDE, OUTSIDE, TOLERANCE, PilotConfig, TrainConfig, TrainResult
 from tasks.inversion.training import Batch, Batches, Judge, mine, problem, schedule
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.invariance import Way, batchwise, largest_differences, require_invariant

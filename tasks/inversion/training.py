@@ -20,8 +20,7 @@ from tasks.inversion.configuration import Matrices, Mining
 from tasks.inversion.diffusion import CLAMP, Descended, Diffusion, descend, invert
 from tasks.inversion.energy import EnergyNetwork, energy_and_gradient
 from tasks.inversion.matrices import Pairs, drawn, fixed_pairs, pairs
-from tasks.inversion.results import MatricesResult
-from tasks.inversion.stages import SPLITS, TrainsEnergy
+from tasks.inversion.stages import SPLITS, MatricesResult, TrainsEnergy
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput
 from tasks.training.draws import normal_at, uniform_at

@@ -9,10 +9,9 @@ from storage.errors import CheckFailed
 from tasks.findings.compare import compare
 from tasks.findings.configuration import Metric
 from tasks.findings.trainings import arm_tables, learning_caution, step_cautions, verdict
-from tasks.inversion.final_results import FinalResults
-from tasks.inversion.report import descent_parts, document, early_stop, stopped
-from tasks.inversion.results import Trivial
-from tasks.inversion.views import dose, figures, standing
+from tasks.inversion.final_results import FinalResults, descent_parts
+from tasks.inversion.report import document, standing
+from tasks.inversion.stages import Trivial
 from tasks.training.trained import Trained
 from tests.flows.test_terminal import lines_at
 from tests.tasks.inversion.tiny import finished
@@ -153,11 +152,6 @@ def test_equal_arms_and_missing_cells_end_the_report(change: dict[str, Any], sai
 POINTS = [[10.0, 5.0], [20.0, 3.0], [30.0, 4.0], [40.0, 3.5], [50.0, 2.0], [60.0, 9.0]]
 
 
-@pytest.mark.parametrize(("patience", "step", "error"), [(1, 30, 3.0), (2, 40, 3.0), (3, 60, 2.0)])
-def test_what_early_stopping_would_have_kept(patience: int, step: float, error: float) -> None:
-    assert stopped(POINTS, patience) == (step, error)
-
-
 def test_late_divergence_is_told_with_the_seed_and_both_steps() -> None:
     found = of(VALUES)
     cell = CELL.model_copy(update={"best_step": 50, "last_step": 60, "last": 9.0, "validations": POINTS})
@@ -166,26 +160,6 @@ def test_late_divergence_is_told_with_the_seed_and_both_steps() -> None:
     assert said[-1] == (
         "**none diverges late**: with seed 0 the error is 2 at step 50, which was kept, and 9 at step 60."
     )
-    assert early_stop("none", arm, 2).error == 3.0
-
-
-def test_a_study_of_doses_draws_the_error_over_them() -> None:
-    """One picture for a question such as how many steps a negative should take."""
-    found = of(VALUES)
-    mined = found.arms["adversarial"]
-    doses = {
-        f"steps-{steps}": mined.model_copy(
-            update={"mining": mined.mining.model_copy(update={"descent_steps": steps}), "mean": 1 + 0.01 * steps}
-        )
-        for steps in (10, 1, 3)
-    }
-    assert dose(found) is None is figures(found)["dose"], "two descents are no doses"
-    assert not dose(found.model_copy(update={"arms": found.arms | doses})), "they differ in their descent too"
-    drawn = dose(found.model_copy(update={"arms": {"none": found.arms["none"]} | doses}))
-    assert "Validation error over the steps down the energy" in drawn.caption and "none beside it" in drawn.caption
-    assert "1: 1.01; 3: 1.03; 10: 1.1." in drawn.svg
-    both = {"other": mined.model_copy(update={"mining": mined.mining.model_copy(update={"noise_scale": 1.0})})}
-    assert not dose(found.model_copy(update={"arms": {"none": found.arms["none"]} | doses | both}))
 
 
 def test_the_study_ends_in_a_terminal_with_its_answer_in_at_most_15_lines(capsys: pytest.CaptureFixture[str]) -> None:
