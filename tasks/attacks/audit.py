@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from storage.errors import require, require_equal
 from tasks.attacks.configuration import BUDGET_SHARES
-from tasks.attacks.flips import random_flips
+from tasks.attacks.flips import random_flips, written_into
 from tasks.attacks.reading import records_of
 from tasks.attacks.results import UatResult
 from tasks.attacks.scoring import Text
@@ -200,11 +200,7 @@ class _Attacked:
 
     def _written(self, flips: Row, search: str) -> list[int]:
         """The tokens of a text with what a search replaced."""
-        written = list(self.recorded.text("hotflip", flips["example_id"]).tokens)
-        places, tokens = (flips[f"{SEARCHES[search]}{column}"] for column in ("positions", "replacements"))
-        for place, token in zip(places, tokens, strict=True):
-            written[place] = token
-        return written
+        return [*written_into(self.recorded.text("hotflip", flips["example_id"]), flips, SEARCHES[search])]
 
     @cached_property
     def _usable_V(self) -> torch.Tensor:

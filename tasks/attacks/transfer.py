@@ -2,14 +2,14 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from storage.errors import CheckFailed
 from storage.records import read_records
-from tasks.attacks.flips import scored_tokens
+from tasks.attacks.flips import scored_tokens, written_into
 from tasks.attacks.results import UatResult
 from tasks.attacks.scoring import Text, Victim, targets
 from tasks.attacks.stages import JUDGED, SEARCHED, TransferConfig
@@ -54,7 +54,7 @@ class _Found:
     found_for: str
     texts: list[Text]
     prefix: list[int]
-    tokens: list[Text]
+    tokens: Sequence[Sequence[int]]
     scored: list[torch.Tensor]
 
 
@@ -84,17 +84,9 @@ def _flips(config: TransferConfig, text: StageInput, inputs: dict[str, StageInpu
                     "the same",
                     "Find what changed its records.parquet, and run the stage hotflip again",
                 )
-            changed = [_flipped(*both, prefix) for both in zip(texts, rows, strict=True)]
+            changed = [written_into(*both, prefix) for both in zip(texts, rows, strict=True)]
             scored = [scored_tokens(own, row["writable"]) for own, row in zip(texts, rows, strict=True)]
             yield _Found("hotflip", JUDGED, search, model, texts, [], changed, scored)
-
-
-def _flipped(text: Text, row: dict[str, Any], search: str) -> Text:
-    """The text with what a search wrote into it; `search` is how its columns begin."""
-    tokens = list(text.tokens)
-    for position, token in zip(row[f"{search}positions"], row[f"{search}replacements"], strict=True):
-        tokens[position] = token
-    return replace(text, tokens=tokens)
 
 
 class _Tries:

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from storage.errors import require
 from storage.records import read_records
+from tasks.attacks.flips import written_into
 from tasks.attacks.results import UatResult
 from tasks.attacks.stages import JUDGED
 from tasks.language import foreign
@@ -74,10 +76,10 @@ def attacked(
     trigger = UatResult.read(inputs[f"uat-{model}"]).gradient.best.trigger_ids
     for attack, most in (("uat", config.uat.text_tokens), ("hotflip", config.hotflip.text_tokens)):
         for row in read_records(inputs[f"{attack}-{model}"].path / "records.parquet"):
+            attacked_one = row["example_id"] in known
+            require(attacked_one, f"{attack} on {model} attacked a pair of {JUDGED}", row["example_id"], "one of them")
             pair = known[row["example_id"]]
             *own, end = pair.read
             article = own[len(prefix) :][:most]
-            changed = [*trigger, *article] if attack == "uat" else list(article)
-            for position, token in zip(row.get("positions", []), row.get("replacements", []), strict=True):
-                changed[position] = token
+            changed = [*trigger, *article] if attack == "uat" else [*written_into(article, row)]
             yield Attacked(attack, pair, [*prefix, *article, end], [*prefix, *changed, end], row)
