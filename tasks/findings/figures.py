@@ -55,13 +55,10 @@ SERIES_STYLES = (
     SeriesStyle(COLOURS["series-3"][0], (0, (5, 2)), "s"),
 )
 
-_LINES = (*SERIES_STYLES[1:], SERIES_STYLES[0])
 LABEL_HEIGHT = 0.05
 """The height of the name of a point, as a share of the height of the figure."""
 LEVELS = 8
 """The shades of a map."""
-LOGARITHMIC_FROM = 8
-"""The ratio of the largest to the smallest value from which an x axis is logarithmic."""
 
 
 @dataclass(frozen=True)
@@ -176,45 +173,6 @@ def dots(name: str, caption: str, numbers: str, rows: Sequence[Dots], x_label: s
         _rows(axes, [row.label for row in rows], x_label)
 
     return _figure(name, caption, numbers, 0.8 + 0.36 * len(rows), draw)
-
-
-def over_values(
-    name: str,
-    caption: str,
-    numbers: str,
-    series: Mapping[str, Sequence[tuple[float, Dots]]],
-    ticks: Mapping[float, str],
-    x_label: str,
-    y_label: str,
-) -> Figure:
-    """Rows of `dots` over the numbers of `ticks`: the single values of each series, and a line through the means.
-
-    The line goes through the first value of a row without a mean, and has a gap at one without values.
-    """
-
-    def draw(canvas: Canvas) -> None:
-        axes = canvas.add_subplot()
-        _label(axes, x_label, y_label)
-        for style, (label, rows) in zip(_LINES, series.items(), strict=False):
-            middle = [row.mean if row.mean is not None else next(iter(row.values), math.nan) for _, row in rows]
-            axes.plot(
-                [x for x, _ in rows], middle, label=label, color=style.colour, linestyle=style.line, linewidth=1.2
-            )
-            for (x, row), mean in zip(rows, middle, strict=True):
-                axes.plot([x] * len(row.values), row.values, style.marker, color=style.colour, fillstyle="none")
-                if row.mean is not None:
-                    axes.plot(x, mean, style.marker, color=style.colour, markersize=4)
-                if row.interval is not None:
-                    axes.vlines(x, *row.interval, color=style.colour, linewidth=1.6)
-        if min(ticks) > 0 and max(ticks) / min(ticks) >= LOGARITHMIC_FROM:
-            axes.set_xscale("log")
-        axes.set_xticks(list(ticks), list(ticks.values()))
-        axes.minorticks_off()
-        axes.ticklabel_format(axis="y", useOffset=False)
-        if len(series) > 1:
-            canvas.legend(loc="outside lower center", ncols=len(series), frameon=False)
-
-    return _figure(name, caption, numbers, 2.9, draw)
 
 
 def against(

@@ -9,9 +9,9 @@ import torch
 
 from tasks.icecube.batches import EventBatches
 from tasks.icecube.configuration import Trained
+from tasks.icecube.final_results import SAME, budget_of
 from tasks.icecube.look import best_constant
 from tasks.icecube.network import DirectionNetwork, predicted
-from tasks.icecube.numbers import SAME, budget_of
 from tasks.icecube.results import OverfitResult, TrainResult
 from tasks.icecube.stages import OverfitConfig, RatesConfig, TrainConfig, TrialConfig
 from tasks.icecube.training import Prepared, judge, spread_over

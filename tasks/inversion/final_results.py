@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -11,10 +12,9 @@ from storage import markers
 from storage.records import read_each
 from tasks.findings.compare import compare
 from tasks.findings.configuration import Metric
-from tasks.findings.final_results import Origins, of_runs
+from tasks.findings.final_results import Origins, StudyResults, of_runs
 from tasks.findings.gates import Gate, at_most, distinct
 from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
-from tasks.findings.trainings import ArmsResults, TrainedArm
 from tasks.inversion import stages
 from tasks.inversion.configuration import Mining
 from tasks.inversion.stages import INSIDE, OUTSIDE, SPLITS, NegativeFacts, ProbeResult, SplitFacts, Trivial
@@ -54,17 +54,29 @@ class PilotFacts(Result):
     required_mse: float
 
 
-class ArmFacts(TrainedArm):
-    """The validation error of an arm over seeds, and its error on harder matrices.
+class ArmFacts(ArmMean):
+    """The validation error of an arm over seeds, of the weights that were kept, and its error on harder matrices.
 
-    `descent_difference` is the largest of its seeds, None for an arm without a descent; `descent_defect` names on what
-    that descent depends.
+    `learned`: every seed came as low as was required. `descent_difference` is the largest of its seeds, None for an arm
+    without a descent; `descent_defect` names on what that descent depends.
     """
 
+    learned: bool
+    cells: dict[str, Trained]
     mining: Mining
     out_of_distribution: ArmMean
     descent_difference: float | None
     descent_defect: str
+
+    @property
+    def late_divergence(self) -> tuple[float, str]:
+        """The last value as a multiple of the best one, at most over seeds, and the seed."""
+        return max((cell.last / self.values[seed], seed) for seed, cell in self.cells.items())
+
+    @property
+    def clipped_share(self) -> float:
+        """Of the steps, in the mean over seeds."""
+        return fmean(cell.clipped_share for cell in self.cells.values())
 
 
 class DescentPart(Result):
@@ -91,22 +103,38 @@ class DescentPart(Result):
         return 100 * part if 0 < part <= 1 else None
 
 
-class FinalResults(ArmsResults):
-    """Everything that the report says, as numbers."""
+class FinalResults(StudyResults):
+    """Everything that the report says, as numbers; lower errors are better. With every seed an arm that learned came to
+    `learned_ratio` of the lowest error that needs no learning, or below; the others are `unlearned`."""
 
+    reference: str
+    seeds: list[int]
     rank: int
     splits: dict[str, SplitFacts]
     trivial: Trivial
     pilot: PilotFacts
-    arms: Mapping[str, ArmFacts]
+    arms: dict[str, ArmFacts]
+    differences: list[Comparison]
     out_of_distribution: list[Comparison]
     descent_parts: list[DescentPart]
     probe: ProbeResult
     probed_matrices: int
+    confidence_level: float
+    min_seeds: int
+    learned_ratio: float
 
     @property
-    def together(self) -> int:
-        return len(self.differences) + len(self.out_of_distribution)
+    def unlearned(self) -> list[str]:
+        return [name for name, arm in self.arms.items() if not arm.learned]
+
+    @property
+    def cells(self) -> list[Trained]:
+        return [cell for arm in self.arms.values() for cell in arm.cells.values()]
+
+    @property
+    def best_at_the_end(self) -> int:
+        """So many trainings were best at their last step."""
+        return sum(cell.best_step == cell.last_step for cell in self.cells)
 
     @property
     def mined_first(self) -> list[str]:
@@ -184,11 +212,11 @@ def final_results(config: stages.ReportConfig, inputs: Mapping[str, StageInput],
 def _arm(by_seed: Mapping[str, Cell], required: float, level: float) -> ArmFacts:
     descents = [cell.result for cell in by_seed.values() if cell.result.descent_difference is not None]
     worst = max(descents, key=lambda cell: cell.descent_difference or 0.0, default=None)
-    return ArmFacts.of(
-        {seed: cell.error["validation"] for seed, cell in by_seed.items()},
-        {seed: cell.trained for seed, cell in by_seed.items()},
-        required,
-        level,
+    values = {seed: cell.error[INSIDE] for seed, cell in by_seed.items()}
+    return ArmFacts(
+        **dict(arm_mean(values, level)),
+        learned=all(value <= required for value in values.values()),
+        cells={seed: cell.trained for seed, cell in by_seed.items()},
         mining=next(iter(by_seed.values())).config.mining,
         out_of_distribution=arm_mean({seed: cell.error[OUTSIDE] for seed, cell in by_seed.items()}, level),
         descent_difference=worst.descent_difference if worst else None,

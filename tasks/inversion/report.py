@@ -1,15 +1,15 @@
 """inversion-report: which differences the seeds show, every number with the run that it came from."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tasks.findings.arms import answer_figure
+from tasks.findings.arms import answer_figure, arm_table, comparison_table, differences_in_words, why_not_shown
 from tasks.findings.document import Document, Figure
 from tasks.findings.numbers import percent
 from tasks.findings.prose import Pieces, fill
 from tasks.findings.publish import Published, publish_report, require_verified
-from tasks.findings.statistics.comparison import Comparison
+from tasks.findings.statistics.comparison import ArmMean, Comparison
 from tasks.findings.table import Table
-from tasks.findings.trainings import arm_tables, cell_table
 from tasks.inversion.configuration import Mining
 from tasks.inversion.final_results import FinalResults, final_results
 from tasks.inversion.stages import ReportConfig, Trivial
@@ -17,6 +17,8 @@ from tasks.stage.run import StageInput, StageRun
 
 number = "{:.4g}".format
 ERROR = "validation error"
+DIVERGED = 1.05
+"""The last error as a multiple of the best one, from which a training is said to diverge."""
 RANK_10 = Trivial(zero=0.0584, mean=0.0343)
 RANK_20 = Trivial(zero=0.02064, mean=0.01409)
 RECORDED = {
@@ -62,15 +64,28 @@ def document(results: FinalResults) -> Document:
     of_outside = f"Error of the same networks on {split.matrices:,} matrices out of distribution"
     pieces: Pieces = {
         "answer": answer(results),
-        "arm means": arm_tables(results, of_arms, results.arms, results.differences, results.trivial.by_name, kinds),
-        "arm means outside": arm_tables(
-            results, of_outside, outside, results.out_of_distribution, split.trivial.by_name
-        ),
-        "cells": cell_table(results, number, {"out of distribution": outside}),
+        "arm means": arm_tables(results, of_arms, results.arms, results.differences, results.trivial, kinds),
+        "arm means outside": arm_tables(results, of_outside, outside, results.out_of_distribution, split.trivial),
+        "cells": cell_table(results),
         "negatives": negative_table(results),
     }
+    diverged = {name: arm.late_divergence[1] for name, arm in results.arms.items() if arm.late_divergence[0] > DIVERGED}
     words = {"recorded": RECORDED, "number": number, "standing": standing, "change": "{:+.2f}%".format}
-    return fill(Path(__file__).with_name("report.md"), results, pieces, **words)
+    answer_of = verdict(results, results.against_reference)
+    return fill(Path(__file__).with_name("report.md"), results, pieces, verdict=answer_of, diverged=diverged, **words)
+
+
+def verdict(results: FinalResults, comparisons: Sequence[Comparison]) -> str:
+    """The answer of the comparisons in a line; arms that are better before those that are worse."""
+    if results.reference in results.unlearned:
+        return f"Not shown: {results.reference} itself is not shown to learn."
+    if all(comparison.unlearned for comparison in comparisons):
+        return f"Not shown: {', '.join(comparison.arm for comparison in comparisons)} are not shown to learn."
+    better = [comparison for comparison in comparisons if comparison.better]
+    worse = [comparison for comparison in comparisons if comparison.worse]
+    if not better and not worse:
+        return why_not_shown(comparisons, results.min_seeds)
+    return f"{'Yes' if better else 'No'}: {differences_in_words(better or worse)}."
 
 
 def standing(value: float, trivial: Trivial) -> str:
@@ -92,6 +107,50 @@ def mined(mining: Mining) -> str:
         f"{share}adversarial: {mining.descent_steps} steps of {mining.step_scale:g} from noise of "
         f"{mining.noise_scale:g}{how}"
     )
+
+
+def cell_table(results: FinalResults) -> Table:
+    """A row for each training."""
+    rows = []
+    for name, arm in results.arms.items():
+        for seed, cell in arm.cells.items():
+            errors = [number(arm.values[seed]), f"{cell.best_step:,}", number(cell.last), f"{cell.last_step:,}"]
+            errors.append(number(arm.out_of_distribution.values[seed]))
+            gradients = [f"{cell.clipped_share:.0%}", f"{cell.largest_gradient_norm:.3g}"]
+            rows.append([name, seed, *errors, *gradients, results.run_of(f"{name}-{seed}")])
+    return Table(
+        "Every training: the error at its best step, whose weights are kept, and at its last; the share of its steps "
+        "whose gradient was clipped, and the longest gradient.",
+        [
+            "arm",
+            "seed",
+            "best error",
+            "at step",
+            "last error",
+            "at step",
+            "out of distribution",
+            "clipped",
+            "longest",
+            "run",
+        ],
+        rows,
+    )
+
+
+def arm_tables(
+    results: FinalResults,
+    what: str,
+    arms: Mapping[str, ArmMean],
+    differences: Sequence[Comparison],
+    trivial: Trivial,
+    kinds: Mapping[str, str] | None = None,
+) -> list[Table]:
+    """The means of `arms`, whose values are named `what`, beside what needs no learning, and their differences."""
+    level, together = results.confidence_level, len(results.differences) + len(results.out_of_distribution)
+    return [
+        arm_table(arms, level, what, kinds, trivial.by_name),
+        comparison_table(differences, level, results.min_seeds, together),
+    ]
 
 
 def negative_table(results: FinalResults) -> Table:

@@ -8,10 +8,9 @@ from flows import command
 from storage.errors import CheckFailed
 from tasks.findings.compare import compare
 from tasks.findings.configuration import Metric
-from tasks.findings.trainings import arm_tables, learning_caution, step_cautions, verdict
-from tasks.inversion.final_results import FinalResults, descent_parts
-from tasks.inversion.report import document, standing
-from tasks.inversion.stages import Trivial
+from tasks.inversion.final_results import Cell, FinalResults, _arm, descent_parts
+from tasks.inversion.report import arm_tables, document, standing, verdict
+from tasks.inversion.stages import SPLITS, TrainConfig, TrainResult, Trivial
 from tasks.training.trained import Trained
 from tests.flows.test_terminal import lines_at
 from tests.tasks.inversion.tiny import finished
@@ -125,9 +124,17 @@ def test_arms_that_differ_in_something_else_are_told_as_such_and_not_as_descents
 def test_an_arm_that_has_not_learned_is_compared_with_nothing() -> None:
     results = of(VALUES, learned=False)
     assert "adversarial - none: not compared, as adversarial and none are not shown to learn" in document(results).lead
-    table = arm_tables(results, "", results.arms, results.differences, {"zero": 3.0})[1].markdown()
+    table = arm_tables(results, "", results.arms, results.differences, Trivial(zero=3.0, mean=3.0))[1].markdown()
     assert "not learned: adversarial and none" in table and "**worse**" not in table
-    assert learning_caution(results) and not learning_caution(of(VALUES))
+    assert "Not shown to learn" not in document(of(VALUES)).markdown()
+
+
+@pytest.mark.parametrize(("errors", "learned"), [((0.4, 0.5), True), ((0.4, 0.6), False)])
+def test_an_arm_has_learned_where_every_seed_came_as_low_as_was_required(errors: tuple[float, ...], learned: bool):
+    stage = finished().input("inversion-train (none, seed 0)")
+    facts = stage.configuration(TrainConfig), TrainResult.read(stage), ""
+    cells = {str(seed): Cell(dict.fromkeys(SPLITS, error), CELL, *facts) for seed, error in enumerate(errors)}
+    assert _arm(cells, 0.5, 0.95).learned == learned
 
 
 def test_the_table_on_disk_is_that_of_the_results() -> None:
@@ -156,10 +163,8 @@ def test_late_divergence_is_told_with_the_seed_and_both_steps() -> None:
     found = of(VALUES)
     cell = CELL.model_copy(update={"best_step": 50, "last_step": 60, "last": 9.0, "validations": POINTS})
     arm = found.arms["none"].model_copy(update={"values": {"0": 2.0}, "mean": 2.0, "cells": {"0": cell}})
-    said = step_cautions(found.model_copy(update={"arms": {"none": arm}}), "{:g}".format)
-    assert said[-1] == (
-        "**none diverges late**: with seed 0 the error is 2 at step 50, which was kept, and 9 at step 60."
-    )
+    table = document(found.model_copy(update={"arms": found.arms | {"none": arm}})).markdown()
+    assert "- **none diverges late**: with seed 0 the error is 2 at step 50, which was kept, and 9 at step 60." in table
 
 
 def test_the_study_ends_in_a_terminal_with_its_answer_in_at_most_15_lines(capsys: pytest.CaptureFixture[str]) -> None:
