@@ -84,7 +84,7 @@ def attacked_texts(
 
 def tokenizer_of(setup: StageInput) -> PreTrainedTokenizerBase:
     """The study's tokenizer."""
-    return foreign.tokenizer(setup.path / "text" / "tokenizer", local_files_only=True)
+    return foreign.kept_tokenizer(setup.path / "text" / "tokenizer")
 
 
 def victim(setup: StageInput, model: Path, execution: LanguageExecution) -> Victim:

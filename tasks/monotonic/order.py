@@ -147,7 +147,7 @@ class Texts:
     def of(cls, text: StageInput) -> Self:
         rows = pq.read_table(text.path / "text" / "test.parquet").to_pylist()[:DOCUMENTS]
         documents = [row["text"] for row in rows]
-        tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
+        tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
         if packed := packed_pairs(text.path / "text"):
             pairs = [packed.as_read(*ids) for ids in encode_pairs(tokenizer, map(parted, documents))]
             return cls([article for article, _ in pairs], [[packed.padding_id, *summary[:-1]] for _, summary in pairs])

@@ -44,7 +44,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Writes one record for each model and test document."""
     require_precision(config.evaluation_precision, device(config.execution))
-    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
+    tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
     documents = pq.read_table(text.path / "text" / "test.parquet").to_pylist()
     tokens = encode(tokenizer, (row["text"] for row in documents))
     examples = [((row["example_id"], row["source"]), ids) for row, ids in zip(documents, tokens, strict=True)]

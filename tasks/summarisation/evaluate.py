@@ -31,7 +31,7 @@ def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: 
     Every row has beside them what needs no model: the first words of the article, as many as summaries have on average,
     and the summary of the next article.
     """
-    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
+    tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
     pairs = examples(text.path / "text", "test", tokenizer)
     lead, others = lead_words([pair.summary for pair in pairs]), [*pairs[1:], pairs[0]]
     trivial = [beside(pair, other, lead) for pair, other in zip(pairs, others, strict=True)]

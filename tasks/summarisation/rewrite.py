@@ -33,7 +33,7 @@ class Attacked:
 
 def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **inputs: StageInput) -> dict[str, Any]:
     """Writes one record for each attack, model and attacked pair, with both summaries and their scores."""
-    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
+    tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
     keys: list[str] = []
     with run.watched(config.execution.stall_minutes):
         for done, (name, place) in enumerate(config.models.items()):
@@ -69,7 +69,7 @@ def attacked(
     config: RewriteConfig | AuditConfig, text: StageInput, inputs: dict[str, StageInput], model: str
 ) -> Iterator[Attacked]:
     """What a model read of every attacked article, built anew of the records; `inputs` as `uat-...`, `hotflip-...`."""
-    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
+    tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
     known = {pair.example_id: pair for pair in examples(text.path / "text", JUDGED, tokenizer)}
     packed = packed_pairs(text.path / "text")
     prefix = packed.prefix_ids if packed else []

@@ -60,7 +60,7 @@ def test_a_pretrained_t5_with_sentencepiece_pieces_is_read_judged_and_attacked(t
     labels = ["summarisation-uat (base)", "summarisation-hotflip (base)"]
     handles = run_some(tmp_path / "runs", study_of(write_t5(tmp_path / "t5")), labels)
     text = handles["summarisation-pairs"].run.path / "text"
-    tokenizer = foreign.tokenizer(text / "tokenizer", local_files_only=True)
+    tokenizer = foreign.kept_tokenizer(text / "tokenizer")
     (first, *_), model = examples(text, "test", tokenizer), language.load(tmp_path / "t5").eval()
     assert tokenizer.convert_ids_to_tokens(first.read[:1])[0].startswith("▁")
     assert (first.read[-1], first.reference[-1], model.config.decoder_start_token_id) == (1, 1, 0)
@@ -95,7 +95,7 @@ def test_no_theorem_is_claimed_for_a_gated_t5(tmp_path: Path) -> None:
 def test_a_text_of_the_same_score_passes_the_audit_and_another_does_not(tmp_path: Path) -> None:
     """On a GPU rounding may decide between beams that tie, which ended studies whose numbers were right."""
     text = finished().path("summarisation-pairs") / "text"
-    tokenizer = foreign.tokenizer(text / "tokenizer", local_files_only=True)
+    tokenizer = foreign.kept_tokenizer(text / "tokenizer")
     model = language.load(finished().path("summarisation-train (baseline)") / "model").eval()
     config = finished().handles["summarisation-audit"].config
     decoding = config.decoding.model_copy(update={"min_tokens": 1})

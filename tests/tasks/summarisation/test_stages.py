@@ -132,7 +132,7 @@ def test_rouge_of_every_row_is_a_share() -> None:
 
 def test_a_summary_is_what_a_plain_generate_gives_a_row_alone_and_a_loss_what_transformers_says() -> None:
     study, text = finished(), finished().path("summarisation-pairs") / "text"
-    tokenizer = foreign.tokenizer(text / "tokenizer", local_files_only=True)
+    tokenizer = foreign.kept_tokenizer(text / "tokenizer")
     pairs = {pair.example_id: pair for pair in examples(text, "test", tokenizer)}
     model = language.load(study.path("summarisation-train (baseline)") / "model").eval()
     rows = [row for row in records("summarisation-evaluate") if row["model"] == "baseline"]
