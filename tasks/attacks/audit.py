@@ -19,13 +19,13 @@ from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.attacks.flips import random_flips, written_into
 from tasks.attacks.reading import records_of
 from tasks.attacks.results import UatResult
-from tasks.attacks.scoring import Text
 from tasks.attacks.stages import ASKED, JUDGED, SEARCHED, AttackAuditConfig, UatConfig
-from tasks.attacks.texts import attacked_texts, tokenizer_of, usable_tokens
+from tasks.attacks.texts import attacked_texts, usable_tokens
 from tasks.attacks.trigger import control_triggers
 from tasks.findings.audit import Again, Asked, Audited
 from tasks.language import model as language
 from tasks.language.pairs import packed_pairs, packed_split
+from tasks.language.texts import Text, tokenizer_of
 from tasks.language.tokenizer import round_trips
 from tasks.monotonic import asked as of_models
 from tasks.monotonic.arm import BASE
@@ -123,7 +123,7 @@ class Recorded:
         self.texts = {
             (kind, own.example_id): own
             for kind, split, attack in wanted
-            for own in attacked_texts(text, self.tokenizer, split, attack.text_tokens)
+            for own in attacked_texts(text, split, attack.text_tokens)
         }
 
     @cache  # noqa: B019  # it lives as long as the audit

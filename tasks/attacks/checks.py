@@ -14,7 +14,8 @@ from storage.records import Rows
 from tasks.attacks.configuration import BUDGET_SHARES, FlipAttack, TriggerAttack, steps_after
 from tasks.attacks.results import TriggerSearched, UatResult
 from tasks.attacks.stages import JUDGED, SEARCHED
-from tasks.language.checks import ROUNDING, ROUNDING_OF, Document, require_losses
+from tasks.language.checks import ROUNDING, ROUNDING_OF, require_losses
+from tasks.language.texts import Text
 
 LOSS_OF = {"gradient": "loss_sum_nats", "blind": "blind_loss_sum_nats"}
 """Search -> where a record of an attack keeps the loss that it led to."""
@@ -25,7 +26,7 @@ Scored = Mapping[str, tuple[str, int]]
 
 
 def require_attacks(
-    attack: str, records: Mapping[str, Rows], judged: Mapping[str, Document], settings: TriggerAttack | FlipAttack
+    attack: str, records: Mapping[str, Rows], judged: Mapping[str, Text], settings: TriggerAttack | FlipAttack
 ) -> None:
     """Every model was attacked on the same tokens of the configured documents, which no search has seen."""
     documents = list(judged.values())[: settings.documents if isinstance(settings, FlipAttack) else None]
@@ -48,13 +49,13 @@ def require_attacks(
     _require_read(attack, [row for own in records.values() for row in own])
 
 
-def _require_own_tokens(what: str, row: dict[str, Any], document: Document, most: int) -> None:
+def _require_own_tokens(what: str, row: dict[str, Any], document: Text, most: int) -> None:
     """All tokens of the text but those that an attacker may write are scored, the same before and after.
 
     Of a pair the whole reference, into which nobody writes.
     """
     tokens, where = document.scored(most), f"document {row['example_id']}"
-    written = row.get("writable", []) if document.reference is None else []
+    written = row.get("writable", []) if not document.reference else []
     require(
         (row["text_tokens"], row["tokens_scored"] + len(written)) == (tokens, tokens),
         f"{what} scored the text's own tokens alone",
@@ -76,8 +77,8 @@ def _require_own_tokens(what: str, row: dict[str, Any], document: Document, most
     )
 
 
-def _require_flips(what: str, row: dict[str, Any], document: Document, attack: FlipAttack) -> None:
-    where, writable, tokens = f"document {row['example_id']}", row["writable"], min(document.tokens, attack.text_tokens)
+def _require_flips(what: str, row: dict[str, Any], document: Text, attack: FlipAttack) -> None:
+    where, writable, tokens = f"document {row['example_id']}", row["writable"], min(len(document), attack.text_tokens)
     of_text = len(set(writable)) == len(writable) and set(writable) <= set(range(tokens))
     require(
         of_text, f"{what}: positions open to the attacker are of the text, {where}", writable, f"each of {tokens} once"
@@ -150,7 +151,7 @@ def require_transfer(
     own: Mapping[str, Mapping[str, Rows]],
     uat: Mapping[str, UatResult],
     attack: TriggerAttack,
-    searched: Sequence[Document],
+    searched: Sequence[Text],
 ) -> None:
     """Everything was tried on every model, on the tokens of the attacks.
 

@@ -8,9 +8,10 @@ from tasks.attacks.compiled import compile_search
 from tasks.attacks.effects import succeeded
 from tasks.attacks.flips import FlipSearch, advance, random_flips
 from tasks.attacks.ledger import Ledger
-from tasks.attacks.scoring import Text, Victim, targets
+from tasks.attacks.scoring import Victim, targets
 from tasks.attacks.stages import JUDGED, KEY_COLUMNS, HotFlipConfig
-from tasks.attacks.texts import attacked_texts, tokenizer_of, usable_tokens, victim
+from tasks.attacks.texts import attacked_texts, usable_tokens, victim
+from tasks.language.texts import Text, tokenizer_of
 from tasks.language.tokenizer import round_trips
 from tasks.stage.run import StageInput, StageRun
 
@@ -22,7 +23,7 @@ def hotflip(run: StageRun, config: HotFlipConfig, text: StageInput, model: Stage
     passes. The state of searches is kept now and then, so that a continuation loses little of them.
     """
     attack, tokenizer, settings = config.attack, tokenizer_of(text), config.execution
-    texts = attacked_texts(text, tokenizer, JUDGED, attack.text_tokens, attack.documents)
+    texts = attacked_texts(text, JUDGED, attack.text_tokens, attack.documents)
     with run.watched(settings.stall_minutes):
         judge = victim(text, model.path / config.folder, settings)
         attacker = _Attacker(run, config, judge, tokenizer, texts)

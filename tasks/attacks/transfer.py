@@ -11,10 +11,11 @@ from storage.errors import CheckFailed
 from storage.records import read_records
 from tasks.attacks.flips import scored_tokens, written_into
 from tasks.attacks.results import UatResult
-from tasks.attacks.scoring import Text, Victim, targets
+from tasks.attacks.scoring import Victim, targets
 from tasks.attacks.stages import JUDGED, SEARCHED, TransferConfig
 from tasks.attacks.strongest import KEY_COLUMNS
-from tasks.attacks.texts import attacked_texts, tokenizer_of, victim
+from tasks.attacks.texts import attacked_texts, victim
+from tasks.language.texts import Text
 from tasks.stage.run import StageInput, StageRun
 
 SEARCHES = ("gradient", "blind")
@@ -59,9 +60,8 @@ class _Found:
 
 
 def _triggers(config: TransferConfig, text: StageInput, inputs: dict[str, StageInput]) -> Iterator[_Found]:
-    tokenizer = tokenizer_of(text)
     for split in (SEARCHED, JUDGED):
-        texts = attacked_texts(text, tokenizer, split, config.uat.text_tokens)
+        texts = attacked_texts(text, split, config.uat.text_tokens)
         scored = [scored_tokens(own, []) for own in texts]
         for search in SEARCHES:
             for model in config.models:
@@ -72,7 +72,7 @@ def _triggers(config: TransferConfig, text: StageInput, inputs: dict[str, StageI
 
 def _flips(config: TransferConfig, text: StageInput, inputs: dict[str, StageInput]) -> Iterator[_Found]:
     attack = config.hotflip
-    texts = attacked_texts(text, tokenizer_of(text), JUDGED, attack.text_tokens, attack.documents)
+    texts = attacked_texts(text, JUDGED, attack.text_tokens, attack.documents)
     columns = ["example_id", "writable", "positions", "replacements", "blind_positions", "blind_replacements"]
     for search, prefix in zip(SEARCHES, ("", "blind_"), strict=True):
         for model in config.models:

@@ -7,10 +7,11 @@ import torch
 from tasks.attacks.compiled import compile_search
 from tasks.attacks.ledger import Ledger
 from tasks.attacks.results import Restart, TriggerSearched, UatResult
-from tasks.attacks.scoring import Text, Victim, targets
+from tasks.attacks.scoring import Victim, targets
 from tasks.attacks.stages import JUDGED, KEY_COLUMNS, SEARCHED, UatConfig
-from tasks.attacks.texts import attacked_texts, tokenizer_of, usable_tokens, victim
+from tasks.attacks.texts import attacked_texts, usable_tokens, victim
 from tasks.attacks.trigger import TriggerSearch, control_triggers, mean_loss
+from tasks.language.texts import Text, tokenizer_of
 from tasks.stage.run import StageInput, StageRun
 
 DOCUMENTS_IN_A_PART = 16
@@ -23,8 +24,8 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
     each document. The budget is counted and the same for every model. A continuation goes on within a restart.
     """
     attack, tokenizer, settings = config.attack, tokenizer_of(text), config.execution
-    search_texts = attacked_texts(text, tokenizer, SEARCHED, attack.text_tokens)
-    judged = attacked_texts(text, tokenizer, JUDGED, attack.text_tokens)
+    search_texts = attacked_texts(text, SEARCHED, attack.text_tokens)
+    judged = attacked_texts(text, JUDGED, attack.text_tokens)
     ledger = Ledger(run, settings)
 
     with run.watched(settings.stall_minutes):

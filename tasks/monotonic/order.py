@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from transformers import PreTrainedModel
 
-from tasks.language import foreign
 from tasks.language import model as language
 from tasks.language.model import filled_up
-from tasks.language.pairs import packed_pairs, packed_split, parted
-from tasks.language.tokenizer import encode, encode_pairs
+from tasks.language.pairs import packed_pairs, packed_split
+from tasks.language.texts import texts_of, tokenizer_of
 from tasks.monotonic.certificate import certify
 from tasks.monotonic.result import ModelOrder, OrderOnText
 from tasks.monotonic.stages import DOCUMENTS, OrderConfig
@@ -145,14 +143,12 @@ class Texts:
 
     @classmethod
     def of(cls, text: StageInput) -> Self:
-        rows = pq.read_table(text.path / "text" / "test.parquet").to_pylist()[:DOCUMENTS]
-        documents = [row["text"] for row in rows]
-        tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
+        documents = texts_of(text, "test", DOCUMENTS)
         if packed := packed_pairs(text.path / "text"):
-            pairs = [packed.as_read(*ids) for ids in encode_pairs(tokenizer, map(parted, documents))]
-            return cls([article for article, _ in pairs], [[packed.padding_id, *summary[:-1]] for _, summary in pairs])
-        length, end = packed_split(text.path / "text", "train").sequence_length, tokenizer.eos_token_id
-        return cls([[end, *ids][:length] for ids in encode(tokenizer, documents)], [])
+            written = [[packed.padding_id, *document.reference[:-1]] for document in documents]
+            return cls([document.read for document in documents], written)
+        length, end = packed_split(text.path / "text", "train").sequence_length, tokenizer_of(text).eos_token_id
+        return cls([[end, *document][:length] for document in documents], [])
 
     def seen(self, model: PreTrainedModel, variant: str, batch: int) -> dict[str, torch.Tensor]:
         """Sublayer -> its inputs at some places of each text."""

@@ -8,10 +8,11 @@ from tasks.attacks.results import ATTACKS
 from tasks.attacks.sweep import sweep_attacks
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.sweep.configuration import SweepConfig
-from tasks.language.checks import documents, require_evaluation, require_text
+from tasks.language.checks import require_evaluation, require_text
 from tasks.language.losses import rounded
 from tasks.language.result import SetupResult
 from tasks.language.stages import BaseConfig, SetupConfig
+from tasks.language.texts import texts_of
 from tasks.monotonic.arm import BASE
 from tasks.monotonic.result import ArmResult
 from tasks.robustness.attacked_texts import attacked_texts
@@ -50,7 +51,7 @@ def _results(
     return FinalResults(
         **of_attacks,
         seeds=[config.seed],
-        models=require_evaluation(evaluated, documents(text, "test"), ["unigram", *config.attacked], precision),
+        models=require_evaluation(evaluated, texts_of(text, "test"), ["unigram", *config.attacked], precision),
         evaluation_precision=precision,
         rounded=rounded(evaluated),
         transfer=read.transfer,

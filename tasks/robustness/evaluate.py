@@ -10,28 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from torch import nn
 
 from storage.errors import BadInput
 from tasks.attacks.stages import KEY_COLUMNS
-from tasks.language import foreign
 from tasks.language import model as language
 from tasks.language.configuration import Precision
 from tasks.language.losses import compared_documents
 from tasks.language.model import token_losses
 from tasks.language.pairs import packed_split
 from tasks.language.stages import snapshot_folder
-from tasks.language.tokenizer import encode
+from tasks.language.texts import Text, texts_of, tokenizer_of
 from tasks.monotonic.arm import BASE, BASELINE
 from tasks.robustness.stages import EvaluateConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 
 DOCUMENTS_IN_A_PART = 32
-Example = tuple[tuple[str, str], list[int]]
-"""((example id, source), token ids) of one document."""
 
 
 def evaluate(
@@ -44,17 +40,15 @@ def evaluate(
 ) -> dict[str, Any]:
     """Writes one record for each model and test document."""
     require_precision(config.evaluation_precision, device(config.execution))
-    tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
-    documents = pq.read_table(text.path / "text" / "test.parquet").to_pylist()
-    tokens = encode(tokenizer, (row["text"] for row in documents))
-    examples = [((row["example_id"], row["source"]), ids) for row, ids in zip(documents, tokens, strict=True)]
+    tokenizer = tokenizer_of(text)
+    examples = texts_of(text, "test")
     parts = [examples[i : i + DOCUMENTS_IN_A_PART] for i in range(0, len(examples), DOCUMENTS_IN_A_PART)]
     folders = _folders(config, base, constrained, arms)
     length = packed_split(text.path / "text", "train").sequence_length
 
     beside = set[str]()
     if config.evaluation_precision != "fp32":
-        beside = compared_documents([example_id for (example_id, _), _ in examples])
+        beside = compared_documents([example.example_id for example in examples])
 
     keys = _unigram_records(run, text, examples, beside)
     with run.watched(config.execution.stall_minutes):
@@ -80,11 +74,11 @@ def _folders(
     return {**untrained, **trained, "constrained-untrained": constrained.path / "model", **kept}
 
 
-def _unigram_records(run: StageRun, text: StageInput, examples: list[Example], beside: set[str]) -> list[str]:
+def _unigram_records(run: StageRun, text: StageInput, examples: list[Text], beside: set[str]) -> list[str]:
     """The trivial reference on the same tokens: each token's frequency in the train split."""
     losses = language.unigram_token_losses(np.load(text.path / "text" / "unigram.npy"))
     more = {"fp32_loss_sum_nats": None} if beside else {}
-    rows = [_row("unigram", id_, len(ids), losses[ids].sum(), **more) for id_, ids in examples]
+    rows = [_row("unigram", own, losses[own.tokens].sum(), **more) for own in examples]
     return run.each({"unigram": rows}, list, "parts")
 
 
@@ -94,7 +88,7 @@ def _model_records(
     windows_of: Callable[[list[int]], list[Window]],
     name: str,
     folder: Path,
-    parts: list[list[Example]],
+    parts: list[list[Text]],
     beside: set[str],
     models_done: int,
     models: int,
@@ -108,29 +102,24 @@ def _model_records(
     def loaded() -> nn.Module:
         return language.load(folder).to(device(config.execution)).eval()
 
-    def rows(part: list[Example]) -> list[dict[str, Any]]:
-        windows = [windows_of(ids) for _, ids in part]
+    def rows(part: list[Text]) -> list[dict[str, Any]]:
+        windows = [windows_of(example.tokens) for example in part]
         losses = partial(document_losses, loaded(), batch_size=config.execution.evaluation_batch_examples)
         sums = losses(windows, precision=config.evaluation_precision)
-        some = {id_: own for (id_, _), own in zip(part, windows, strict=True) if id_[0] in beside}
+        some = {text.example_id: own for text, own in zip(part, windows, strict=True) if text.example_id in beside}
         exact = dict(zip(some, losses([*some.values()]).tolist(), strict=True))
-        more = [{"fp32_loss_sum_nats": exact.get(id_)} if beside else {} for id_, _ in part]
-        return [
-            _row(name, id_, len(ids), total, **own) for (id_, ids), total, own in zip(part, sums, more, strict=True)
-        ]
+        more = [{"fp32_loss_sum_nats": exact.get(text.example_id)} if beside else {} for text in part]
+        return [_row(name, text, total, **own) for text, total, own in zip(part, sums, more, strict=True)]
 
     return run.each(parts, rows, "parts", name, f"{name}-", models_done * len(parts), models * len(parts))
 
 
-def _row(
-    model: str, example: tuple[str, str], tokens_scored: int, loss_sum_nats: float, **more: float | None
-) -> dict[str, Any]:
-    example_id, source = example
+def _row(model: str, text: Text, loss_sum_nats: float, **more: float | None) -> dict[str, str | float | None]:
     return {
         "model": model,
-        "example_id": example_id,
-        "source": source,
-        "tokens_scored": tokens_scored,
+        "example_id": text.example_id,
+        "source": text.source,
+        "tokens_scored": len(text),
         "loss_sum_nats": float(loss_sum_nats),
         **more,
     }

@@ -16,9 +16,8 @@ from storage.errors import require, require_each_once, require_equal
 from tasks.attacks.audit import HOW, Row, again, ask_models, summary_loss
 from tasks.attacks.reading import records_of
 from tasks.attacks.stages import JUDGED
-from tasks.attacks.texts import tokenizer_of
 from tasks.findings.audit import Again, Asked, Audited, AuditResult
-from tasks.language.pairs import Example, examples
+from tasks.language.texts import Text, texts_of, tokenizer_of
 from tasks.language.tokenizer import encode
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
@@ -51,9 +50,9 @@ class _Summaries:
     ) -> None:
         self.config, self.text, self.given, self.tokenizer = config, text, inputs, tokenizer_of(text)
         self.evaluated, self.rewritten = evaluated, rewritten
-        self.test = examples(text.path / "text", "test", self.tokenizer)
+        self.test = texts_of(text, "test")
         self.places = {pair.example_id: place for place, pair in enumerate(self.test)}
-        self.judged = {pair.example_id: pair for pair in examples(text.path / "text", JUDGED, self.tokenizer)}
+        self.judged = {pair.example_id: pair for pair in texts_of(text, JUDGED)}
 
     def asked(self, name: str, model: PreTrainedModel) -> Iterator[tuple[Asked[Any], str]]:
         count, unit = self.config.audit.examples, "nats per token"
@@ -73,7 +72,7 @@ class _Summaries:
             asked = Asked("summaries", both, of_attacked, "of agreement", AUDITED["summaries"], count)
             yield asked, f"{name}, attacked"
 
-    def _pairs(self, row: Row) -> tuple[Example, Example]:
+    def _pairs(self, row: Row) -> tuple[Text, Text]:
         """A test pair, and the next one."""
         known = row["example_id"] in self.places
         require(known, "evaluate scored test pairs", row["example_id"], "the id of one")

@@ -14,9 +14,8 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from tasks.attacks.stages import KEY_COLUMNS
-from tasks.language import foreign
 from tasks.language import model as language
-from tasks.language.pairs import Example, examples
+from tasks.language.texts import Text, texts_of, tokenizer_of
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.summarisation.stages import EvaluateConfig, WritingConfig
@@ -31,8 +30,8 @@ def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: 
     Every row has beside them what needs no model: the first words of the article, as many as summaries have on average,
     and the summary of the next article.
     """
-    tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
-    pairs = examples(text.path / "text", "test", tokenizer)
+    tokenizer = tokenizer_of(text)
+    pairs = texts_of(text, "test")
     lead, others = lead_words([pair.summary for pair in pairs]), [*pairs[1:], pairs[0]]
     trivial = [beside(pair, other, lead) for pair, other in zip(pairs, others, strict=True)]
     numbers = list(range(len(pairs)))
@@ -82,7 +81,7 @@ class Writer:
         return cls(language.load(folder).to(device(config.execution)), tokenizer, config)
 
     @torch.no_grad()
-    def losses(self, articles: Sequence[Example], summaries: Sequence[Example]) -> list[float]:
+    def losses(self, articles: Sequence[Text], summaries: Sequence[Text]) -> list[float]:
         """Loss of each summary behind each article, summed over its tokens, in nats."""
         sums: list[float] = []
         for first in range(0, len(articles), self.batch):
@@ -119,7 +118,7 @@ class Writer:
         return language.filled_up(sequences, fill).to(next(self.model.parameters()).device)
 
 
-def beside(pair: Example, other: Example, lead: int) -> dict[str, float]:
+def beside(pair: Text, other: Text, lead: int) -> dict[str, float]:
     """Scores of what needs no model: the first words of the article, and the summary of another one."""
     first = " ".join(pieces(pair.article)[:lead])
     return scores("lead_", pair.summary, first) | scores("other_summary_", pair.summary, other.summary)

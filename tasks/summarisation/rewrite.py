@@ -10,8 +10,8 @@ from storage.records import read_records
 from tasks.attacks.flips import written_into
 from tasks.attacks.results import UatResult
 from tasks.attacks.stages import JUDGED
-from tasks.language import foreign
-from tasks.language.pairs import Example, examples, packed_pairs
+from tasks.language.pairs import packed_pairs
+from tasks.language.texts import Text, texts_of, tokenizer_of
 from tasks.stage.run import StageInput, StageRun
 from tasks.summarisation.evaluate import DOCUMENTS_IN_A_PART, Writer, scores
 from tasks.summarisation.stages import AuditConfig, RewriteConfig
@@ -24,7 +24,7 @@ class Attacked:
     """An article under the attack that the gradient search on a model found: its tokens before and after."""
 
     attack: str
-    pair: Example
+    pair: Text
     clean: list[int]
     read: list[int]
     row: dict[str, Any]
@@ -33,7 +33,7 @@ class Attacked:
 
 def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **inputs: StageInput) -> dict[str, Any]:
     """Writes one record for each attack, model and attacked pair, with both summaries and their scores."""
-    tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
+    tokenizer = tokenizer_of(text)
     keys: list[str] = []
     with run.watched(config.execution.stall_minutes):
         for done, (name, place) in enumerate(config.models.items()):
@@ -69,8 +69,7 @@ def attacked(
     config: RewriteConfig | AuditConfig, text: StageInput, inputs: dict[str, StageInput], model: str
 ) -> Iterator[Attacked]:
     """What a model read of every attacked article, built anew of the records; `inputs` as `uat-...`, `hotflip-...`."""
-    tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
-    known = {pair.example_id: pair for pair in examples(text.path / "text", JUDGED, tokenizer)}
+    known = {pair.example_id: pair for pair in texts_of(text, JUDGED)}
     packed = packed_pairs(text.path / "text")
     prefix = packed.prefix_ids if packed else []
     trigger = UatResult.read(inputs[f"uat-{model}"]).gradient.best.trigger_ids

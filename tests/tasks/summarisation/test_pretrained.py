@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from storage.records import read_records
 from tasks.language import foreign
 from tasks.language import model as language
 from tasks.language.base import LOGITS_BYTES
-from tasks.language.pairs import Pairs, examples
+from tasks.language.pairs import Pairs
+from tasks.language.texts import texts_of
 from tasks.language.tokenizer import text_of
 from tasks.monotonic.certificate import certify_sublayer
 from tasks.monotonic.sublayer import feed_forward_sublayers
@@ -61,7 +63,7 @@ def test_a_pretrained_t5_with_sentencepiece_pieces_is_read_judged_and_attacked(t
     handles = run_some(tmp_path / "runs", study_of(write_t5(tmp_path / "t5")), labels)
     text = handles["summarisation-pairs"].run.path / "text"
     tokenizer = foreign.kept_tokenizer(text / "tokenizer")
-    (first, *_), model = examples(text, "test", tokenizer), language.load(tmp_path / "t5").eval()
+    (first, *_), model = texts_of(SimpleNamespace(path=text.parent), "test"), language.load(tmp_path / "t5").eval()
     assert tokenizer.convert_ids_to_tokens(first.read[:1])[0].startswith("▁")
     assert (first.read[-1], first.reference[-1], model.config.decoder_start_token_id) == (1, 1, 0)
     pairs, base = (handles[label].as_input() for label in ("summarisation-pairs", "summarisation-base"))
@@ -100,7 +102,7 @@ def test_a_text_of_the_same_score_passes_the_audit_and_another_does_not(tmp_path
     config = finished().handles["summarisation-audit"].config
     decoding = config.decoding.model_copy(update={"min_tokens": 1})
     config = config.model_copy(update={"summary_tokens": 1, "decoding": decoding})
-    read = examples(text, "test", tokenizer)[0].read
+    read = texts_of(SimpleNamespace(path=text.parent), "test")[0].read
     best = alone(model, tokenizer, config, read)
     texts = [text_of(tokenizer, [token]) for token in range(len(tokenizer))]
     kept = next(text for text in texts[300:] if text.strip() == text != best)
