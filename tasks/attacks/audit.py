@@ -18,7 +18,7 @@ from storage.errors import require, require_equal
 from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.attacks.flips import random_flips, written_into
 from tasks.attacks.reading import records_of
-from tasks.attacks.results import UatResult
+from tasks.attacks.results import SEARCHES, UatResult
 from tasks.attacks.stages import ASKED, JUDGED, SEARCHED, AttackAuditConfig, UatConfig
 from tasks.attacks.texts import attacked_texts, usable_tokens
 from tasks.attacks.trigger import control_triggers
@@ -39,8 +39,6 @@ from tasks.training.trained import number_kept
 HOW = (
     "transformers' own forward in fp32 on {}, text by text (movement, order and random tokens by the stages' formulas)"
 )
-SEARCHES = {"gradient": "", "blind": "blind_"}
-"""Search -> beginning of the columns that tell its flips."""
 Row = dict[str, Any]
 Stages = Mapping[str, StageInput]
 

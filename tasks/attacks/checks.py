@@ -12,15 +12,11 @@ from typing import Any
 from storage.errors import require, require_close, require_each_once, require_equal, require_limit
 from storage.records import Rows
 from tasks.attacks.configuration import BUDGET_SHARES, FlipAttack, TriggerAttack, steps_after
-from tasks.attacks.results import TriggerSearched, UatResult
+from tasks.attacks.results import SEARCHES, TriggerSearched, UatResult
 from tasks.attacks.stages import JUDGED, SEARCHED
 from tasks.language.checks import ROUNDING, ROUNDING_OF, require_losses
 from tasks.language.texts import Text
 
-LOSS_OF = {"gradient": "loss_sum_nats", "blind": "blind_loss_sum_nats"}
-"""Search -> where a record of an attack keeps the loss that it led to."""
-WRITTEN_BY = {"gradient": "positions", "blind": "blind_positions"}
-"""Search -> where a record of hotflip keeps what it replaced."""
 Scored = Mapping[str, tuple[str, int]]
 """Document -> its source, and how many of its tokens are scored."""
 
@@ -158,7 +154,7 @@ def require_transfer(
     `own` are the records of each attack and model; `searched` the documents of attack-search.
     """
     require_losses("transfer", rows)
-    for (model, result), search in product(uat.items(), LOSS_OF):
+    for (model, result), search in product(uat.items(), SEARCHES):
         _require_ended(f"the {search} search of uat on {model}", getattr(result, search), attack)
     tried: dict[tuple[str, ...], Rows] = defaultdict(list)
     for row in rows:
@@ -167,7 +163,7 @@ def require_transfer(
     clean: dict[str, dict[str, float]] = defaultdict(dict)
     for kind, split in (("uat", SEARCHED), ("uat", JUDGED), ("hotflip", JUDGED)):
         models = list(own[kind])
-        for search, found_for in product(LOSS_OF, models):
+        for search, found_for in product(SEARCHES, models):
             of_models: dict[str, Rows] = {}
             for model in models:
                 what = f"transfer of {kind} ({search} search) from {found_for} to {model} on {split}"
@@ -176,12 +172,17 @@ def require_transfer(
                     _require_documents(what, of_pair, of_search)
                     _require_one_clean_loss(what, of_pair, clean[model])
                 else:
-                    _require_own(what, of_pair, own[kind][model], LOSS_OF[search] if found_for == model else None)
+                    _require_own(
+                        what,
+                        of_pair,
+                        own[kind][model],
+                        f"{SEARCHES[search]}loss_sum_nats" if found_for == model else None,
+                    )
             if split == SEARCHED:
                 _require_searched(uat[found_for], search, found_for, "uat", of_models[found_for], attack)
-            if kind == "uat" or any(row[WRITTEN_BY[search]] for row in own[kind][found_for]):
+            if kind == "uat" or any(row[f"{SEARCHES[search]}positions"] for row in own[kind][found_for]):
                 _require_read_by_others(f"{kind} ({search} search) on {found_for}", found_for, of_models)
-    for (model, result), search in product(uat.items(), LOSS_OF):
+    for (model, result), search in product(uat.items(), SEARCHES):
         _require_restarts(search, model, result, attack, tried, own["uat"], of_search)
     require(not tried, "transfer tried the attacks of the study", f"also {', '.join(map(str, tried))}", "no others")
 

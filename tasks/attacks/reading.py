@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from storage.records import Rows, read_records
-from tasks.attacks.checks import LOSS_OF, require_attacks, require_transfer
+from tasks.attacks.checks import require_attacks, require_transfer
 from tasks.attacks.configuration import BACKWARD_FORWARDS, FlipAttack, TriggerAttack
-from tasks.attacks.results import Cost, SearchPoint, Transfers, Trigger, UatResult
+from tasks.attacks.results import SEARCHES, Cost, SearchPoint, Transfers, Trigger, UatResult
 from tasks.attacks.stages import JUDGED, SEARCHED
 from tasks.attacks.strongest import Tried, increases_of
 from tasks.findings.gates import Gate, same
@@ -44,7 +44,7 @@ class Searched:
             SearchPoint(forward_sequences=attack.forwards_after(step, documents), loss_nats_per_token=loss)
             for step, loss in enumerate(result.gradient.curve, 1)
         ]
-        ids = {search: getattr(result, search).best.trigger_ids for search in LOSS_OF}
+        ids = {search: getattr(result, search).best.trigger_ids for search in SEARCHES}
         triggers = {
             search: Trigger(trigger_ids=own, trigger_text=text_of(tokenizer, own)) for search, own in ids.items()
         }

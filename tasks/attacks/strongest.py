@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from storage.records import Rows
-from tasks.attacks.results import Transferred, UatResult
+from tasks.attacks.results import SEARCHES, Transferred, UatResult
 from tasks.attacks.stages import JUDGED, SEARCHED
 
 By = tuple[str, str]
@@ -69,7 +69,7 @@ class Tried:
         names = {
             (search, model): list(getattr(result, search).named())[number - 1]
             for model, result in uat.items()
-            for search in ("gradient", "blind")
+            for search in SEARCHES
         }
         rows = [
             row | {"attack": "uat"}

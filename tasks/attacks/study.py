@@ -18,8 +18,8 @@ from tasks.language.configuration import (
     TrainedTokenizer,
 )
 from tasks.language.stages import LanguageStudy, snapshot_folder
-from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC, ArmName
-from tasks.monotonic.configuration import VARIANTS, Constraint
+from tasks.monotonic.arm import ARCHITECTURES, ARMS, BASE, BASELINE, MONOTONIC, ArmName
+from tasks.monotonic.configuration import Constraint
 from tasks.stage.configuration import scientific
 from tasks.stage.validation import require_at_most, require_once
 
@@ -73,7 +73,7 @@ class AttackStudy(LanguageStudy):
             raise ValueError(
                 f"the arm {', '.join(equal)} is the monotonic arm with this constraint: leave it out of arms"
             )
-        known = VARIANTS.get(_architecture(self.model))  # constrain, which loads the model, asks it of others
+        known = ARCHITECTURES.get(_architecture(self.model))  # constrain, which loads the model, asks it of others
         if known and variant not in known:
             raise ValueError(
                 f"constraint.variant {variant} does not exist in a model of architecture {_architecture(self.model)}, "

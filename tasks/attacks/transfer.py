@@ -10,7 +10,7 @@ import torch
 from storage.errors import CheckFailed
 from storage.records import read_records
 from tasks.attacks.flips import scored_tokens, written_into
-from tasks.attacks.results import UatResult
+from tasks.attacks.results import SEARCHES, UatResult
 from tasks.attacks.scoring import Victim, targets
 from tasks.attacks.stages import JUDGED, SEARCHED, TransferConfig
 from tasks.attacks.strongest import KEY_COLUMNS
@@ -18,7 +18,6 @@ from tasks.attacks.texts import attacked_texts, victim
 from tasks.language.texts import Text
 from tasks.stage.run import StageInput, StageRun
 
-SEARCHES = ("gradient", "blind")
 TOGETHER = 8
 """Attacks that are kept in one part: a part costs 20 ms, which is as much as an attack on a small model."""
 
@@ -74,7 +73,7 @@ def _flips(config: TransferConfig, text: StageInput, inputs: dict[str, StageInpu
     attack = config.hotflip
     texts = attacked_texts(text, JUDGED, attack.text_tokens, attack.documents)
     columns = ["example_id", "writable", "positions", "replacements", "blind_positions", "blind_replacements"]
-    for search, prefix in zip(SEARCHES, ("", "blind_"), strict=True):
+    for search, prefix in SEARCHES.items():
         for model in config.models:
             rows = list(read_records(inputs[f"hotflip-{model}"].path / "records.parquet", columns))
             if [row["example_id"] for row in rows] != [own.example_id for own in texts]:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from storage import durable
 from storage.errors import CheckFailed, require, require_each_once, require_equal, require_limit
 from storage.records import Rows
-from tasks.language.losses import ModelLoss, compared_documents, summary
+from tasks.language.losses import ModelLoss, summary
 from tasks.language.pairs import packed_split
 from tasks.language.result import SplitsProof, SplitSummary
 from tasks.language.splits import EVALUATION_SPLITS
@@ -74,9 +74,7 @@ def require_losses(what: str, rows: Rows) -> None:
         require_limit(no_more, part, whole * (1 + ROUNDING))
 
 
-def require_evaluation(
-    rows: Rows, test: Collection[Text], models: Collection[str], precision: str = "fp32"
-) -> dict[str, ModelLoss]:
+def require_evaluation(rows: Rows, test: Collection[Text], models: Collection[str]) -> dict[str, ModelLoss]:
     """Loss of each model; CheckFailed unless every model was scored on every token of every test document.
 
     `models` are those that must be there; what was not trained may stand beside them.
@@ -89,8 +87,4 @@ def require_evaluation(
     for name in names:
         scored = [(row["example_id"], row["source"], row["tokens_scored"]) for row in rows if row["model"] == name]
         require_each_once(f"evaluate scored {name} on every token of the test split", scored, required)
-    beside = compared_documents([document.example_id for document in test]) if precision != "fp32" else set()
-    exact = [(row["model"], row["example_id"]) for row in rows if row.get("fp32_loss_sum_nats") is not None]
-    wanted = [(name, id_) for name in {*names} - {"unigram"} for id_ in beside]
-    require_each_once("evaluate has losses in fp32 beside those in another precision", exact, wanted)
     return {name: summary(rows, name) for name in names}

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -140,7 +139,7 @@ def choose(run: StageRun, config: ChooseConfig, **trials: StageInput) -> ArmResu
     best = min(losses, key=losses.__getitem__)
     for name in ["model", *(snapshot_folder(float(share)) for share in results[best].snapshots)]:
         with run.publish(name) as folder:
-            _copy(trials[best].path / name, folder)
+            shutil.copytree(trials[best].path / name, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
     with run.publish_file("metrics.jsonl") as file:
         shutil.copyfile(trials[best].run.metrics_file, file)
     return results[best].model_copy(
@@ -152,11 +151,6 @@ def choose(run: StageRun, config: ChooseConfig, **trials: StageInput) -> ArmResu
             },
         }
     )
-
-
-def _copy(source: Path, folder: Path) -> None:
-    for file in sorted(source.iterdir()):
-        shutil.copyfile(file, folder / file.name)
 
 
 NORMS = {

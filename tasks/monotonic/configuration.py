@@ -22,18 +22,6 @@ Start = Literal["positive-part", "absolute", "shifted"]
 By = Literal["free", "projection", "softplus"]
 """Means of keeping the signs in training; free: none."""
 
-_PLAIN, _GATED = ("mlp_in", "mlp_both", "mlp_in_attn_out"), ("gated_updown", "gated_all")
-
-VARIANTS = {
-    "gpt_neox": _PLAIN,
-    "gpt2": _PLAIN,
-    "llama": _GATED,
-    "qwen2": _GATED,
-    "qwen3": _GATED,
-    "t5": ("mlp_in", "mlp_both", "mlp_both_encoder", "mlp_both_decoder", *_GATED),
-}
-"""Architecture, as `model_type` in a model's config.json names it -> the variants that it has."""
-
 
 class Constraint(Configuration):
     """Which weights the monotonic arm keeps non-negative, and how."""

@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 from tasks.attacks.audit import HOW, Row, again, ask_models, token_losses
 from tasks.attacks.reading import records_of
 from tasks.findings.audit import Again, Asked, Audited, AuditResult
-from tasks.language.losses import rounding_allowed
 from tasks.language.pairs import packed_split
 from tasks.language.texts import texts_of, tokenizer_of
+from tasks.robustness.rounding import rounding_allowed
 from tasks.robustness.stages import AUDITED, AuditConfig, EvaluateConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun

@@ -17,12 +17,12 @@ from storage.errors import BadInput
 from tasks.attacks.stages import KEY_COLUMNS
 from tasks.language import model as language
 from tasks.language.configuration import Precision
-from tasks.language.losses import compared_documents
 from tasks.language.model import token_losses
 from tasks.language.pairs import packed_split
 from tasks.language.stages import snapshot_folder
 from tasks.language.texts import Text, texts_of, tokenizer_of
 from tasks.monotonic.arm import BASE, BASELINE
+from tasks.robustness.rounding import compared_documents
 from tasks.robustness.stages import EvaluateConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun

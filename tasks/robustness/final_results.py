@@ -11,9 +11,10 @@ from tasks.attacks.final_results import OF_ATTACKS, AttackResults
 from tasks.attacks.results import Transfers
 from tasks.findings.final_results import Origins
 from tasks.language.configuration import HubDataset, HubStream, PackageDocs, Text
-from tasks.language.losses import ModelLoss, RoundedLoss
+from tasks.language.losses import ModelLoss
 from tasks.language.result import SetupResult, SplitsProof, SplitSummary
 from tasks.monotonic.arm import BASE, BASELINE
+from tasks.robustness.rounding import RoundedLoss
 from tasks.stage.result import Result
 
 TOY_PARAMETERS = 50_000_000

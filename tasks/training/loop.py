@@ -11,7 +11,6 @@ import time
 from typing import NoReturn
 
 import torch
-from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from storage.errors import NumericalFailure, Stop
@@ -47,13 +46,10 @@ def train_problem(run: StageRun, problem: Problem, schedule: Schedule, seed: int
 def initial_state(problem: Problem, schedule: Schedule) -> State:
     """The state before the first step."""
     problem.model.train()
-    position = Position(guard=Guarded() if schedule.budget.guard else None)
-    return State(problem.model, problem.optimizer, position, _average(problem.model, schedule.budget.ema_decay))
-
-
-def _average(model: nn.Module, decay: float | None) -> AveragedModel | None:
-    """An exponential moving average of the weights (Polyak and Juditsky, 1992), or none."""
-    return None if decay is None else AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    position, decay = Position(guard=Guarded() if schedule.budget.guard else None), schedule.budget.ema_decay
+    # an exponential moving average of the weights (Polyak and Juditsky, 1992)
+    average = None if decay is None else AveragedModel(problem.model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    return State(problem.model, problem.optimizer, position, average)
 
 
 def train_to_the_end(

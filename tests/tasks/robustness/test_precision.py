@@ -16,13 +16,13 @@ from storage import durable
 from storage.errors import BadInput, CheckFailed
 from tasks.findings.audit import AuditResult
 from tasks.language import losses
-from tasks.language.losses import compared_documents, rounded, rounding_allowed
 from tasks.language.model import load
 from tasks.robustness import evaluate as evaluation
 from tasks.robustness.aggregate import aggregate
 from tasks.robustness.audit import audit
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.report import document
+from tasks.robustness.rounding import compared_documents, rounded, rounding_allowed
 from tasks.robustness.stages import AggregateConfig, AuditConfig, EvaluateConfig
 from tasks.robustness.study import Study
 from tests.tasks import resealed
