@@ -12,8 +12,7 @@ from deployments.dag.walk import Handle
 from deployments.functions import Stage, study
 from tasks.findings.sweep.configuration import Swept
 from tasks.icecube import stages
-from tasks.icecube.configuration import RateLimits, RateTries, Trained
-from tasks.icecube.study import Study
+from tasks.icecube.study import RateLimits, RateTries, Study, Trained
 
 PULSES = Stage("icecube-pulses", stages.PulsesConfig, "tasks.icecube.pulses:pulses", version=2, needs="cpu")
 LOOK = Stage("icecube-look", stages.LookConfig, "tasks.icecube.look:look", version=3, needs="cpu")

@@ -16,7 +16,7 @@ from deployments.functions import Stage, study
 from tasks.findings.sweep.configuration import Swept
 from tasks.language.stages import LabelledConfig
 from tasks.poison import stages
-from tasks.poison.study import Study
+from tasks.poison.stages import Study
 
 POOL = Stage("poison-pool", LabelledConfig, "tasks.language.labelled:labelled", needs="cpu")
 POISON = Stage("poison-poison", stages.PoisonConfig, "tasks.poison.fit:poison", version=2, needs="cpu")

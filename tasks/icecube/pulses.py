@@ -15,7 +15,6 @@ import pyarrow as pa
 from storage import durable
 from storage.errors import BadInput, CheckFailed
 from storage.records import read_each
-from tasks.icecube.configuration import Generated, Split
 from tasks.icecube.events import (
     EVENTS,
     META,
@@ -32,6 +31,7 @@ from tasks.icecube.events import (
 from tasks.icecube.generator import write_events
 from tasks.icecube.results import SplitFacts
 from tasks.icecube.stages import OfFolder, PulsesConfig, ReadsEvents
+from tasks.icecube.study import Generated, Split
 from tasks.stage.preflight import require_disk
 from tasks.stage.run import StageInput, StageRun
 

@@ -10,11 +10,11 @@ from tasks.findings.prose import Pieces, fill
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.table import Table
 from tasks.icecube import final_results as numbers
-from tasks.icecube.configuration import Inputs
 from tasks.icecube.final_results import LEARNED_RATIO, NORMALISED, RAW, FinalResults, TrialFacts
 from tasks.icecube.pulses import splits_of
 from tasks.icecube.results import LookResult
 from tasks.icecube.stages import AUDITED, LookConfig, PulsesConfig, ReportConfig, TrainConfig
+from tasks.icecube.study import Inputs
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested
 from tasks.training.trials.findings import Ended, Failure

@@ -15,15 +15,13 @@ from storage import durable
 from storage.errors import require_each_once, require_equal
 from tasks.findings.audit import Again, Asked, Audited, AuditResult, typical
 from tasks.inversion import stages
-from tasks.inversion.configuration import Network
-from tasks.inversion.diffusion import Diffusion
-from tasks.inversion.energy import EnergyNetwork
+from tasks.inversion.diffusion import Diffusion, EnergyNetwork
 from tasks.inversion.final_results import errors_of
 from tasks.inversion.matrices import MEASURED, QUANTILES, Pairs, drawn, fixed_pairs
 from tasks.inversion.probe import look_at
 from tasks.inversion.stages import AUDITED, INSIDE, SPLITS, MatricesResult, NegativeFacts, ProbeResult, SplitFacts
-from tasks.inversion.train import descent_differences, largest_difference, load_network
-from tasks.inversion.training import Judge
+from tasks.inversion.study import Network
+from tasks.inversion.train import Judge, descent_differences, largest_difference, load_network
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.draws import normal_at
 

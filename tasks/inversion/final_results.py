@@ -16,8 +16,8 @@ from tasks.findings.final_results import Origins, StudyResults, of_runs
 from tasks.findings.gates import Gate, at_most, distinct
 from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
 from tasks.inversion import stages
-from tasks.inversion.configuration import Mining
 from tasks.inversion.stages import INSIDE, OUTSIDE, SPLITS, NegativeFacts, ProbeResult, SplitFacts, Trivial
+from tasks.inversion.study import Mining
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested

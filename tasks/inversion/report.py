@@ -10,9 +10,9 @@ from tasks.findings.prose import Pieces, fill
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.statistics.comparison import ArmMean, Comparison
 from tasks.findings.table import Table
-from tasks.inversion.configuration import Mining
 from tasks.inversion.final_results import FinalResults, final_results
 from tasks.inversion.stages import ReportConfig, Trivial
+from tasks.inversion.study import Mining
 from tasks.stage.run import StageInput, StageRun
 
 number = "{:.4g}".format

@@ -3,8 +3,7 @@
 from typing import ClassVar
 
 from tasks.findings.configuration import Audit
-from tasks.inversion.configuration import Matrices, Mining, Network, Probe
-from tasks.inversion.study import Study
+from tasks.inversion.study import Matrices, Mining, Network, Probe, Study
 from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.result import Result
@@ -42,7 +41,7 @@ class TrainsEnergy(OfStudy):
     seed: int
 
     def multiplications(self) -> float:
-        from tasks.inversion.energy import EnergyNetwork
+        from tasks.inversion.diffusion import EnergyNetwork
         from tasks.training.weights import number_of_weights
 
         size = (self.matrices.entries, self.network.width, self.network.diffusion_steps)

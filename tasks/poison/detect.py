@@ -32,8 +32,16 @@ from tasks.language.bag import words_of
 from tasks.language.classifiers import Classifier, kept_classifier, states_of
 from tasks.poison.fit import numbers_of
 from tasks.poison.manifest import CLEAN, VERSION, Manifest, Texts, queries_of, texts_of
-from tasks.poison.stages import MODELS, DetectConfig, FactorsConfig, FitResult, ScoresConfig
-from tasks.poison.study import Detection, Factors, Queries
+from tasks.poison.stages import (
+    MODELS,
+    DetectConfig,
+    Detection,
+    Factors,
+    FactorsConfig,
+    FitResult,
+    Queries,
+    ScoresConfig,
+)
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 

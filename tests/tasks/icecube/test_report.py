@@ -11,10 +11,10 @@ from storage.errors import CheckFailed
 from tasks.findings.document import Document
 from tasks.findings.sweep.results import numbers_of
 from tasks.icecube import report
-from tasks.icecube.configuration import Trained
 from tasks.icecube.final_results import ANGLE, FinalResults, TrialFacts, TrialSeed, _end, trial_facts
 from tasks.icecube.report import failure_table
 from tasks.icecube.stages import TrainConfig
+from tasks.icecube.study import Trained
 from tasks.training.budget import Budget, LearningGate
 from tasks.training.schedule import Schedule
 from tasks.training.trained import Trained as Course

@@ -18,13 +18,11 @@ from storage.run_directory import RunDirectory
 from tasks.data.normaliser import Normaliser
 from tasks.icecube import events, train
 from tasks.icecube import pulses as pulses_module
-from tasks.icecube.batches import FEATURES, from_angles
-from tasks.icecube.configuration import Trained
+from tasks.icecube.batches import FEATURES, DirectionNetwork, angle, from_angles
 from tasks.icecube.events import META, EventFiles, batch_file, read_pulses
 from tasks.icecube.look import FIXED, best_constant
-from tasks.icecube.network import DirectionNetwork, angle
-from tasks.icecube.study import Study
-from tasks.icecube.training import ANGLE, Prepared
+from tasks.icecube.study import Study, Trained
+from tasks.icecube.train import ANGLE, Prepared
 from tasks.stage.attempt import attempt
 from tasks.training.culprits import FOLDER
 from tasks.training.problem import Problem

@@ -9,7 +9,7 @@ import pytest
 from storage import durable
 from storage.run_directory import RunDirectory
 from tasks.inversion import train as train_module
-from tasks.inversion import training as training_module
+from tasks.inversion import train as training_module
 from tasks.inversion.final_results import Cell, FinalResults
 from tasks.inversion.matrices import drawn, pairs
 from tasks.inversion.stages import MatricesResult, TrainResult
