@@ -19,10 +19,9 @@ from tasks.findings.final_results import Origins, StudyResults
 from tasks.findings.gates import Gate, at_most, distinct
 from tasks.icecube.batches import FEATURES
 from tasks.icecube.look import normaliser_of, scaled_by
-from tasks.icecube.results import Constant, LookResult, OverfitResult, SplitFacts, TrainResult
+from tasks.icecube.results import ANGLE, Constant, LookResult, OverfitResult, SplitFacts, TrainResult
 from tasks.icecube.stages import AUDIT_TOLERANCE, LookConfig, OverfitConfig, RatesConfig, TrainConfig, TrialConfig
 from tasks.icecube.study import Inputs, RateLimits, Scaling, Split, Trained
-from tasks.icecube.train import ANGLE
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput
 from tasks.training.budget import Budget

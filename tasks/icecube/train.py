@@ -20,7 +20,7 @@ from tasks.icecube.events import EventFiles
 from tasks.icecube.final_results import SAME, budget_of
 from tasks.icecube.look import best_constant, normaliser_of
 from tasks.icecube.pulses import Data
-from tasks.icecube.results import CONSTANT, LookResult, OverfitResult, TrainResult
+from tasks.icecube.results import ANGLE, CONSTANT, LookResult, OverfitResult, TrainResult
 from tasks.icecube.stages import OverfitConfig, RatesConfig, TrainConfig, TrainsNetwork, TrialConfig
 from tasks.icecube.study import Inputs, Network, Trained
 from tasks.stage.numerics import device
@@ -38,8 +38,6 @@ from tasks.training.trials.short import fit_single_batch, looked_at, require_div
 from tasks.training.trials.short import trial as train_as_trial
 
 EVENTS_IN_A_PART = 50_000
-ANGLE = "angle_degrees"
-"""The metric that decides: the mean angle between prediction and truth on the events that are judged."""
 COLUMNS = ("event_id", "batch_id", ANGLE)
 
 
