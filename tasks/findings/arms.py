@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tasks.findings.document import Figure
 from tasks.findings.figures import Dots, Estimated, dots, forest
 from tasks.findings.numbers import p_value, percent, span
-from tasks.findings.statistics.comparison import ArmMean, Comparison, TTest
+from tasks.findings.statistics.comparison import ArmMean, Arms, Comparison, TTest
 from tasks.findings.statistics.power import POWER
 from tasks.findings.table import Table
 
@@ -210,11 +210,16 @@ def answer_figure(
     return forest("answer", caption, rows, x_label, "{:+.2f}%".format if base else SIGNED)
 
 
-def arms_figure(file: str, arms: Mapping[str, ArmMean], trivial: Mapping[str, float], label: str) -> Figure:
-    """Each seed of each arm, their mean with its interval, and what methods without learning get."""
-    rows = [Dots(name, list(arm.values.values()), arm.mean, arm.interval) for name, arm in arms.items()]
-    rows += [Dots(method, [value]) for method, value in trivial.items()]
-    numbers = "; ".join(f"{name} {arm.mean:.4g}" for name, arm in arms.items())
-    caption = f"{label[0].upper()}{label[1:]} by seed, and the mean over seeds with its interval"
-    caption += "; last, what needs no learning." if trivial else "."
-    return dots(file, caption, numbers, rows, label)
+def arms_figure(file: str, title: str, arms: Arms, means: Mapping[str, ArmMean], lost: Mapping[str, str]) -> Figure:
+    """Every value of each arm, and their mean over seeds with its interval; `lost`: arm -> what it has no value of."""
+    rows = []
+    for name, values in arms.items():
+        mean = means.get(name)
+        known = mean is not None and mean.standard_deviation is not None
+        interval = mean.interval if mean and mean.standard_deviation else None  # one without width is no interval
+        label = f"{name} ({lost[name]})" if name in lost else name
+        rows.append(Dots(label, [*values.values()], mean.mean if mean and known else None, interval))
+    intervals = ", with its interval" if any(row.interval is not None for row in rows) else ""
+    filled = f"; filled: the mean over seeds{intervals}" if any(row.mean is not None for row in rows) else ""
+    listing = "; ".join(f"{row.label}: {', '.join(map(DIGITS, row.values)) or 'none'}" for row in rows)
+    return dots(file, f"{title}. Open dot: one value{filled}.", listing, rows, title)

@@ -87,7 +87,8 @@ def _document(
             f"Each {config.varied} counts as a repetition of its own: where they share examples, intervals are too "
             "narrow."
         )
-    figure = arms_figure("arms", arms, {}, metric)
+    lost = {arm: "diverged" for arm, row in every.items() if None in row.values()}
+    figure = arms_figure("arms", metric, values, arms, lost)
     shown = compared.shown(metric) if compared.first else "Nothing can be compared"
     verdict = f"{shown[0].upper()}{shown[1:]}."
     if diverged:

@@ -5,15 +5,15 @@ import re
 
 from storage.errors import MESSAGE_SHOWN, cut
 from storage.lineage import Lineages
+from tasks.findings.arms import arms_figure
 from tasks.findings.compare import Compared, Sources, as_csv, comparable, compare
 from tasks.findings.document import Document, Figure, Section
-from tasks.findings.figures import Dots, dots
 from tasks.findings.numbers import span
 from tasks.findings.provenance import run_directories, run_name
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.statistics.comparison import arm_mean
 from tasks.findings.sweep.configuration import SweepConfig
-from tasks.findings.sweep.results import Arm, SweepResults, collect
+from tasks.findings.sweep.results import SweepResults, collect
 from tasks.findings.table import Table
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.unlearned import unlearned
@@ -188,18 +188,10 @@ NUMBER = "{:.6g}".format
 def figure_of(results: SweepResults, title: str) -> Figure:
     """All arms of a metric on one axis: every cell, and the mean over seeds."""
     varied = results.varied(title)
-    rows = [_dots(results, title, arm) for arm in results.arms(title) if arm.label in varied]
-    intervals = ", with its interval" if any(row.interval is not None for row in rows) else ""
-    means = f"; filled: the mean over seeds{intervals}" if any(row.mean is not None for row in rows) else ""
-    listing = "; ".join(f"{row.label}: {', '.join(map(NUMBER, row.values)) or MISSING}" for row in rows)
+    arms = [arm for arm in results.arms(title) if arm.label in varied]
+    lost = {
+        arm.name: MISSING if arm.missing == arm.cells else f"{arm.missing} {MISSING}" for arm in arms if arm.missing
+    }
     slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
     name = f"number-{[*results.labels].index(title) + 1:02d}-{slug}"
-    return dots(name, f"{title}. Open dot: one cell{means}.", listing, rows, title)
-
-
-def _dots(results: SweepResults, title: str, arm: Arm) -> Dots:
-    lost = f" ({MISSING})" if arm.missing == arm.cells else f" ({arm.missing} {MISSING})" if arm.missing else ""
-    mean = results.means.get(title, {}).get(arm.name)
-    several = mean is not None and mean.standard_deviation is not None
-    interval = mean.interval if mean and mean.standard_deviation else None  # one without width is no interval
-    return Dots(f"{arm.name}{lost}", [*arm.by_seed.values()], mean.mean if mean and several else None, interval)
+    return arms_figure(name, title, {arm.name: arm.by_seed for arm in arms}, results.means.get(title, {}), lost)
