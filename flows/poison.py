@@ -26,7 +26,7 @@ FACTORS = Stage("poison-factors", stages.FactorsConfig, "tasks.poison.detect:fac
 SCORES = Stage("poison-scores", stages.ScoresConfig, "tasks.poison.detect:scores", version=5)
 DETECT = Stage("poison-detect", stages.DetectConfig, "tasks.poison.detect:detect", version=3, needs="cpu")
 REMOVE = Stage("poison-remove", stages.FitConfig, "tasks.poison.fit:fit", version=4)
-AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", version=6, needs="cpu")
+AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", version=7, needs="cpu")
 REPORT = Stage("poison-report", stages.EndConfig, "tasks.poison.report:report", version=5, needs="cpu")
 
 

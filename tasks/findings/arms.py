@@ -143,14 +143,14 @@ def differences_in_words(comparisons: Sequence[Comparison], words: Words = BETTE
     return " and ".join(clauses[:2]) + (f", and {len(clauses) - 2} more differences" if clauses[2:] else "")
 
 
-def why_not_shown(comparisons: Sequence[Comparison], min_seeds: int, words: Words = BETTER) -> str:
+def why_not_shown(comparisons: Sequence[Comparison], min_seeds: int) -> str:
     """The reason why there is no such difference, as a sentence."""
     if not comparisons:
         return "Nothing can be compared."
     seeds = min(comparison.seeds for comparison in comparisons)
     if seeds < min_seeds:
         number = f"{seeds} seeds are" if seeds > 1 else "one seed is"
-        return f"No difference is shown: {number} too few to call anything {' or '.join(words)}."
+        return f"No difference is shown: {number} too few."
     return f"No difference is shown over {seeds} seeds."
 
 
@@ -159,12 +159,12 @@ def number_line(comparison: Comparison) -> str:
     if comparison.unlearned:
         unlearned = f"{' and '.join(comparison.unlearned)} {'are' if len(comparison.unlearned) > 1 else 'is'}"
         return f"{comparison.arm} - {comparison.reference}: not compared, as {unlearned} not shown to learn"
-    interval = f"interval {span(comparison.interval, SIGNED)}" if comparison.interval else "no interval"
     percentage = f", {percent_of(comparison)}" if comparison.percent is not None else ""
-    return (
-        f"{comparison.arm} - {comparison.reference}: {SIGNED(comparison.mean)}{percentage} ({interval}; "
-        f"p {p_value(comparison.p_adjusted)} after Holm; {comparison.seeds} seed{'s' * (comparison.seeds > 1)})"
-    )
+    certain = "no interval"
+    if comparison.interval and comparison.p_adjusted is not None:
+        certain = f"interval {span(comparison.interval, SIGNED)}; p {p_value(comparison.p_adjusted)} after Holm"
+    seeds = f"{comparison.seeds} seed{'s' * (comparison.seeds > 1)}"
+    return f"{comparison.arm} - {comparison.reference}: {SIGNED(comparison.mean)}{percentage} ({certain}; {seeds})"
 
 
 def in_words(comparison: Comparison, min_seeds: int) -> str:

@@ -76,7 +76,7 @@ class Compared:
     def shown(self, title: str) -> str:
         """What the repetitions show of a metric, or why nothing, as a clause."""
         rows, words = self.differences[title], self.words(title)
-        return self.called(differences_in_words(rows, words) or why_not_shown(rows, self.least, words)[:-1])
+        return self.called(differences_in_words(rows, words) or why_not_shown(rows, self.least)[:-1])
 
     @property
     def verdict(self) -> str:

@@ -47,9 +47,9 @@ def report(run: StageRun, config: ArmsConfig, **inputs: StageInput) -> Published
         "differences": [row.as_json() for row in compared.rows],
     }
     document = _document(run, config, inputs, every, arms, compared)
-    return publish_report(
-        run, inputs, numbers, document, texts={"compared.csv": as_csv({config.metric: arms}, config.varied)}
-    )
+    several = {arm: of_arm for arm, of_arm in arms.items() if len(every[arm]) > 1}  # of one nothing can be compared
+    table = {"compared.csv": as_csv({config.metric: several}, config.varied)}
+    return publish_report(run, inputs, numbers, document, texts=table)
 
 
 def _diverged(every: Every, compared: Compared, config: ArmsConfig) -> list[str]:

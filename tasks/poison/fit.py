@@ -56,9 +56,7 @@ def fit(run: StageRun, config: FitConfig, data: StageInput, found: StageInput | 
     ids, labels = (of.to(where) for of in numbers_of(model, rows))
     schedule, batch = Schedule(config.budget, len(ids)), config.execution.micro_batch_examples
     _publish(run, "initial", model)
-    parts = range(1, config.snapshots + 1)
-    steps = sorted({max(1, round(part / config.snapshots * schedule.total_steps)) for part in parts})
-    snapshots = {f"snapshot-{step:07d}": step for step in steps}
+    snapshots = snapshots_of(config, schedule)
     problem = Problem(
         model,
         adamw(model, config.budget),
@@ -74,6 +72,13 @@ def fit(run: StageRun, config: FitConfig, data: StageInput, found: StageInput | 
     _publish(run, "model", model.eval().cpu())
     run.merge_records(run.each([answers(model, manifest, batch)], list, "rows"), ("row_id",))
     return FitResult(snapshots={name: schedule.learning_rate(step) for name, step in snapshots.items()})
+
+
+def snapshots_of(config: FitConfig, schedule: Schedule) -> dict[str, int]:
+    """Folder -> the step whose weights it keeps."""
+    parts = range(1, config.snapshots + 1)
+    steps = sorted({max(1, round(part / config.snapshots * schedule.total_steps)) for part in parts})
+    return {f"snapshot-{step:07d}": step for step in steps}
 
 
 def trained_rows(manifest: Manifest, config: FitConfig, found: StageInput | None) -> tuple[Texts, Rows]:

@@ -89,22 +89,15 @@ class _Summaries:
 
     def _written(self, name: str, model: PreTrainedModel, row: Row) -> Iterator[Again]:
         pair, _ = self._pairs(row)
-        yield as_good(
-            model,
-            self.tokenizer,
-            self.config,
-            f"the summary that {name} writes of {pair.example_id[:12]}",
-            pair.read,
-            row["written"],
-        )
+        what = f"the summary that {name} writes of {pair.example_id[:12]}"
+        yield as_good(model, self.tokenizer, self.config, what, pair.read, row["written"])
 
     def _attacked(self, name: str, model: PreTrainedModel, both: Any) -> Iterator[Again]:
         attacked_text, row = both
         what = f"the summary of {attacked_text.pair.example_id[:12]} by {name} under {attacked_text.attack}"
-        yield as_good(model, self.tokenizer, self.config, what, attacked_text.read, row["written"])
-        yield as_good(
-            model, self.tokenizer, self.config, f"{what}, which did not", attacked_text.clean, row["clean_written"]
-        )
+        good = partial(as_good, model, self.tokenizer, self.config)
+        yield good(what, attacked_text.read, row["written"])
+        yield good(f"{what}, which did not", attacked_text.clean, row["clean_written"])
 
     def scores_of_tests(self) -> Asked[Row]:
         """Those of all test pairs, and those that need no model."""
@@ -121,9 +114,8 @@ class _Summaries:
 
     def scores_of_attacked(self) -> Asked[Row]:
         def of_row(row: Row) -> Iterator[Again]:
-            require(
-                row["example_id"] in self.judged, "rewrite wrote of attacked pairs", row["example_id"], "one of them"
-            )
+            known = row["example_id"] in self.judged
+            require(known, "rewrite wrote of attacked pairs", row["example_id"], "one of them")
             summary = self.judged[row["example_id"]].summary
             computed = scores("", summary, row["written"]) | scores("clean_", summary, row["clean_written"])
             yield from _scored(row, computed, f"{row['attack']} on {row['model']}, {row['example_id'][:12]}")

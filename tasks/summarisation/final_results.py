@@ -118,9 +118,7 @@ def final_results(
         rouge_differences=_rouge_differences(of_model, compared_pairs(config.arms), *settings),
         rouge_drops=_drops(records_of(inputs["rewritten"]), read, *settings),
         splits=proof.splits,
-        packed={
-            split: PackedPairs.read_file(text.path / "text" / f"{split}.json") for split in ("train", "validation")
-        },
+        packed={"train": PackedPairs.read_file(text.path / "text" / "train.json")},
         began_copying=isinstance(model, EncoderDecoder) and model.start == "copying",
     )
 

@@ -82,7 +82,7 @@ SAME = VALUES | {name: dict(zip("0123", values, strict=True)) for name, values i
         ({"values": SAME}, "No difference is shown over 4 seeds.", "No difference is shown: adversarial"),
         (
             {"values": VALUES, "min_seeds": 5},
-            "No difference is shown: 4 seeds are too few to call anything better or worse.",
+            "No difference is shown: 4 seeds are too few.",
             "Of fewer than 5 seeds nothing is called better",
         ),
         (
