@@ -8,7 +8,7 @@ their own formulas.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -40,6 +40,8 @@ HOW = (
     "transformers' own forward in fp32 on {}, text by text (movement, order and random tokens by the stages' formulas)"
 )
 Row = dict[str, Any]
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 Stages = Mapping[str, StageInput]
 
 
@@ -148,7 +150,7 @@ class Recorded:
         return transfers
 
 
-def _named(values: Mapping[Any, Any], key: Any, check: str) -> Any:
+def _named(values: Mapping[Key, Value], key: Key, check: str) -> Value:
     require(key in values, check, key, "one of them")
     return values[key]
 

@@ -16,7 +16,7 @@ from tasks.language.tokenizer import round_trips
 from tasks.stage.run import StageInput, StageRun
 
 
-def hotflip(run: StageRun, config: HotFlipConfig, text: StageInput, model: StageInput) -> dict[str, Any]:
+def hotflip(run: StageRun, config: HotFlipConfig, text: StageInput, model: StageInput) -> dict[str, object]:
     """Attacks every text by itself, beside a blind search that spends as much, and as many random flips; fp32 judges.
 
     Writes one record for each text, each a part of its own. On a GPU so many texts are searched at once as fill its
@@ -43,7 +43,7 @@ class _Attacker:
         self.usable_V = usable_tokens(tokenizer, len(judge.embeddings_VD))
         self.together = texts_together(judge)
         compile_search(config.execution, self.searching, max(map(len, texts)))
-        self.ledger, self.group = Ledger(run, config.execution), -1
+        self.ledger, self.group = Ledger[list[Any]](run, config.execution), -1
         self.searches: dict[str, list[FlipSearch]] = {}
 
     def searched(self, number: int) -> tuple[FlipSearch, FlipSearch]:

@@ -1,6 +1,6 @@
 """Configuration of the stages that attack models."""
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
 from tasks.attacks.study import AttackStudy
@@ -80,7 +80,7 @@ class AttackAuditConfig(OfAttackStudy):
     execution: LanguageExecution
 
     @classmethod
-    def of(cls, study: StudyBase, /, **more: Any) -> Self:
+    def of(cls, study: StudyBase, /, **more: object) -> Self:
         assert isinstance(study, AttackStudy)
         starts = {arm: f"start-{start}" for arm in study.arms if (start := study.start_of(arm))}
         models = {name: "/".join(kept) for name, kept in study.attacked().items()}
@@ -104,6 +104,6 @@ class AttackReportConfig(OfAttackStudy):
     primary: Primary
 
     @classmethod
-    def of(cls, study: StudyBase, /, **more: Any) -> Self:
+    def of(cls, study: StudyBase, /, **more: object) -> Self:
         assert isinstance(study, AttackStudy)
         return super().of(study, attacked=[*study.attacked()], **more)

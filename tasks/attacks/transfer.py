@@ -3,12 +3,11 @@
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from storage.errors import CheckFailed
-from storage.records import read_records
+from storage.records import Rows, read_records
 from tasks.attacks.flips import scored_tokens, written_into
 from tasks.attacks.results import SEARCHES, UatResult
 from tasks.attacks.scoring import Victim, targets
@@ -22,7 +21,7 @@ TOGETHER = 8
 """Attacks that are kept in one part: a part costs 20 ms, which is as much as an attack on a small model."""
 
 
-def transfer(run: StageRun, config: TransferConfig, text: StageInput, **inputs: StageInput) -> dict[str, Any]:
+def transfer(run: StageRun, config: TransferConfig, text: StageInput, **inputs: StageInput) -> dict[str, object]:
     """Judges the triggers and the flips of each model on each model, on the texts and tokens of the attacks, in fp32.
 
     Triggers are tried on attack-search too, where the strongest for a model may be chosen; those of every restart, each
@@ -95,11 +94,11 @@ class _Tries:
         self.model, self.judge = model, functools.cache(load)
         self.clean: dict[tuple[str, str], list[torch.Tensor]] = {}
 
-    def __call__(self, part: Sequence[_Found]) -> list[dict[str, Any]]:
+    def __call__(self, part: Sequence[_Found]) -> Rows:
         """The losses of the same tokens of each text, clean and attacked."""
         return [row for attack in part for row in self._rows(attack)]
 
-    def _rows(self, attack: _Found) -> list[dict[str, Any]]:
+    def _rows(self, attack: _Found) -> Rows:
         kind = (attack.attack, attack.split)
         if kind not in self.clean:
             self.clean[kind] = self.judge().losses([[]] * len(attack.texts), attack.texts)

@@ -3,9 +3,10 @@
 import logging
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch
+from transformers import PreTrainedModel
 
 from storage import durable
 from storage.errors import BadInput
@@ -76,7 +77,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
     )
 
 
-def _require_resources(run: StageRun, model: Any, text: Blocks, config: BaseConfig) -> None:
+def _require_resources(run: StageRun, model: PreTrainedModel, text: Blocks, config: BaseConfig) -> None:
     """Disk and memory for all trainings of this study, now that the size of the model is known.
 
     What was estimated stays in preflight.json, outside the result: it depends on how the work is done.
@@ -90,7 +91,7 @@ def _require_resources(run: StageRun, model: Any, text: Blocks, config: BaseConf
     durable.write_json(run.directory / "preflight.json", {"training_memory_bytes_at_least": memory})
 
 
-def _state_of(folder: Path) -> dict[str, Any]:
+def _state_of(folder: Path) -> dict[str, torch.Tensor]:
     """The weights that `save_pretrained` wrote, by the names that the network gives them."""
     return language.load(folder).state_dict()
 
@@ -108,7 +109,7 @@ def _require_same_tokenizer(tokenizer: Path, init_from: str) -> None:
         )
 
 
-def _require_fit(model: Any, vocabulary_size: int, text: Blocks) -> None:
+def _require_fit(model: PreTrainedModel, vocabulary_size: int, text: Blocks) -> None:
     """The text must fit the model: its kind, ids inside its vocabulary, windows inside its positions."""
     sequence_length, pairs = text.sequence_length, isinstance(text, Pairs)
     if bool(model.config.is_encoder_decoder) != pairs:
@@ -152,7 +153,7 @@ LAYER_BYTES, FEED_FORWARD_BYTES = 14, 6
 
 
 def training_memory(
-    model: Any, sequence_length: int, execution: Execution, predicted: float | None = None
+    model: PreTrainedModel, sequence_length: int, execution: Execution, predicted: float | None = None
 ) -> dict[str, int]:
     """Part -> bytes that training `model` holds on the device when it holds most. Each is what it takes at least.
 
@@ -177,7 +178,7 @@ def training_memory(
 
 
 def require_memory(
-    model: Any, sequence_length: int, execution: Execution, predicted: float | None = None
+    model: PreTrainedModel, sequence_length: int, execution: Execution, predicted: float | None = None
 ) -> dict[str, int]:
     """`training_memory`; BadInput when that is more than the device has, naming the parts and what to change.
 

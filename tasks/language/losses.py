@@ -5,9 +5,11 @@ A record is a dictionary with `model`, `example_id`, `source`, `tokens_scored` a
 
 import math
 from collections.abc import Mapping
-from typing import Any
+
+import numpy as np
 
 from storage.errors import require_limit
+from storage.records import Rows
 from tasks.findings.statistics.permutation import exchange_p_value
 from tasks.findings.statistics.resampling import interval, sums_by_source
 from tasks.language.configuration import BaseChecks
@@ -40,7 +42,7 @@ class LossDifference(Result):
     sources: int
 
 
-def summary(rows: list[dict[str, Any]], model: str) -> ModelLoss:
+def summary(rows: Rows, model: str) -> ModelLoss:
     """Loss per token, perplexity and counts of one model."""
     chosen = [row for row in rows if row["model"] == model]
     tokens = sum(row["tokens_scored"] for row in chosen)
@@ -74,7 +76,7 @@ def require_trained(losses: Mapping[str, float], checks: BaseChecks) -> TrainedC
 
 
 def paired_difference(
-    rows: list[dict[str, Any]], model: str, reference: str, resamples: int, confidence_level: float
+    rows: Rows, model: str, reference: str, resamples: int, confidence_level: float
 ) -> LossDifference:
     """Loss of `model` minus loss of `reference` in nats per token, with a bootstrap interval over sources.
 
@@ -106,11 +108,11 @@ def paired_difference(
     )
 
 
-def _per_token(nats: Any, tokens: Any) -> Any:
+def _per_token(nats: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     return nats / tokens
 
 
-def _by_example(rows: list[dict[str, Any]], model: str) -> dict[str, tuple[str, int, float]]:
+def _by_example(rows: Rows, model: str) -> dict[str, tuple[str, int, float]]:
     return {
         row["example_id"]: (row["source"], row["tokens_scored"], row["loss_sum_nats"])
         for row in rows

@@ -16,11 +16,10 @@ import sysconfig
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from storage import durable
 from storage.errors import BadInput
@@ -122,7 +121,7 @@ def _streamed(text: HubStream, cache: Path) -> Iterator[Document]:
         raise BadInput(f"{name} has no text in column {columns}: choose another split or column")
 
 
-def _column(row: dict[str, Any], column: str, where: str, number: int) -> str:
+def _column(row: Mapping[str, object], column: str, where: str, number: int) -> str:
     """The text of a row, "" for null; BadInput when the column is missing or holds no text."""
     if column not in row:
         raise BadInput(

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -283,7 +282,7 @@ def measure_liveness(model: PreTrainedModel, variant: str, loss: Callable[[nn.Mo
         part = "decoder_" if name.startswith("decoder.") else ""
         return lambda _module, _inputs, output: moments[name].add(output, inputs.get(f"{part}attention_mask"))
 
-    inputs: dict[str, Any] = {}
+    inputs: dict[str, torch.Tensor] = {}
     seeing = model.register_forward_pre_hook(lambda _, __, kwargs: inputs.update(kwargs), with_kwargs=True)
     with _hooked(sublayers, collect):
         alive = loss(model)
@@ -303,7 +302,9 @@ def measure_liveness(model: PreTrainedModel, variant: str, loss: Callable[[nn.Mo
 
 
 @contextmanager
-def _hooked(modules: Mapping[str, nn.Module], hook: Callable[[str], Callable[..., Any]]) -> Iterator[None]:
+def _hooked(
+    modules: Mapping[str, nn.Module], hook: Callable[[str], Callable[..., torch.Tensor | None]]
+) -> Iterator[None]:
     """While the block runs, `hook(name)` is called with each module's output, and may replace it."""
     handles = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
     try:

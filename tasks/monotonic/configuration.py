@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import field_validator, model_validator
 
@@ -47,7 +47,7 @@ class Constraint(Configuration):
 
     @field_validator("start", mode="before")
     @classmethod
-    def _was_not_taken_out(cls, start: Any) -> Any:
+    def _was_not_taken_out(cls, start: object) -> object:
         if start == "distilled":
             raise ValueError("distilled was taken out of Ratchet: take positive-part, absolute or shifted")
         return start

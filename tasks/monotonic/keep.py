@@ -7,7 +7,7 @@ small share W of a step (mirror descent: Amid and Warmuth, 2020).
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -119,7 +119,7 @@ def decay_effective_weights(stepper: torch.optim.Optimizer, layers: list[nn.Modu
     step = 0
 
     @torch.no_grad()
-    def decay(stepped: torch.optim.Optimizer, *_: Any) -> None:
+    def decay(stepped: torch.optim.Optimizer, *_: object) -> None:
         nonlocal step
         # asked once, after a continuation was restored, and counted then: on a GPU to ask is to wait
         step = step + 1 if step else int(stepped.state[pairs[0][0]]["step"])

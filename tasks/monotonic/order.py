@@ -3,10 +3,10 @@
 Shape suffixes: T texts, L tokens, N inputs of a sublayer, D width of the residual stream.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ ROUNDING = 1e-12
 
 def order_on_text(
     sublayers: Sequence[FeedForward],
-    seen: dict[str, torch.Tensor],
+    seen: Mapping[str, torch.Tensor],
     after_sublayer: Callable[[], None] = lambda: None,
 ) -> OrderOnText:
     """How far sublayers keep order at inputs that text gives them: a measurement, not a proof.
@@ -113,7 +113,7 @@ INPUTS_PER_DOCUMENT = 2
 """Places in each document at which a sublayer's input is looked at."""
 
 
-def order(run: StageRun, config: OrderConfig, text: StageInput, **inputs: StageInput) -> dict[str, Any]:
+def order(run: StageRun, config: OrderConfig, text: StageInput, **inputs: StageInput) -> dict[str, object]:
     """Examines every model of `config.models`, given under its name; one record, and one part, for each.
 
     On one core a model of 4 sublayers of 128 x 512 weights takes 1.5 s, one sublayer of 2048 x 8192 weights 45 s, and

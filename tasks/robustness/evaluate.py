@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from storage.errors import BadInput
+from storage.records import Rows
 from tasks.attacks.stages import KEY_COLUMNS
 from tasks.language import model as language
 from tasks.language.configuration import Precision
@@ -37,7 +37,7 @@ def evaluate(
     base: StageInput,
     constrained: StageInput,
     **arms: StageInput,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Writes one record for each model and test document."""
     require_precision(config.evaluation_precision, device(config.execution))
     tokenizer = tokenizer_of(text)
@@ -102,7 +102,7 @@ def _model_records(
     def loaded() -> nn.Module:
         return language.load(folder).to(device(config.execution)).eval()
 
-    def rows(part: list[Text]) -> list[dict[str, Any]]:
+    def rows(part: list[Text]) -> Rows:
         windows = [windows_of(example.tokens) for example in part]
         losses = partial(document_losses, loaded(), batch_size=config.execution.evaluation_batch_examples)
         sums = losses(windows, precision=config.evaluation_precision)

@@ -1,8 +1,7 @@
 """The study's figures beside the one that answers: trainings, strength, equal clean loss."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 from tasks.attacks.comparisons import line_of_training
 from tasks.attacks.results import Findings
@@ -31,7 +30,7 @@ def figures(results: FinalResults, trained: Mapping[str, StageInput]) -> dict[st
     return drawn
 
 
-def _styles(models: Mapping[str, Any]) -> dict[str, SeriesStyle]:
+def _styles(models: Collection[str]) -> dict[str, SeriesStyle]:
     others = [model for model in models if model not in MAIN_STYLES]
     grey = {
         model: SeriesStyle(FAINT, OTHER_LINES[place % len(OTHER_LINES)], OTHER_MARKERS[place % len(OTHER_MARKERS)])

@@ -3,9 +3,9 @@
 Names of models are keys, as in `tasks.robustness.results`.
 """
 
-from typing import Any, Self
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from tasks.attacks.final_results import OF_ATTACKS, AttackResults
 from tasks.attacks.results import Transfers
@@ -78,7 +78,7 @@ class FinalResults(AttackResults):
     text: dict[str, SplitSummary]
     studied: StudiedText
     text_proof: TextProof
-    numerics: dict[str, dict[str, Any]]
+    numerics: dict[str, dict[str, JsonValue]]
 
     @property
     def is_toy(self) -> bool:

@@ -5,7 +5,6 @@ Their records have `fp32_loss_sum_nats` too, None but of these documents.
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from storage.errors import require_each_once
 from storage.records import Rows
@@ -36,7 +35,7 @@ def compared_documents(ids: Sequence[str]) -> set[str]:
     return {ids[place] for place in sample(0, "fp32", len(ids), COMPARED_DOCUMENTS)}
 
 
-def rounded(rows: list[dict[str, Any]]) -> dict[str, RoundedLoss]:
+def rounded(rows: Rows) -> dict[str, RoundedLoss]:
     """By model, of those that have losses in fp32 too; none where all are in fp32."""
     losses = {}
     for model, away in _away_from_fp32(rows).items():
@@ -48,7 +47,7 @@ def rounded(rows: list[dict[str, Any]]) -> dict[str, RoundedLoss]:
     return losses
 
 
-def rounding_allowed(rows: list[dict[str, Any]], model: str, tokens: int) -> float:
+def rounding_allowed(rows: Rows, model: str, tokens: int) -> float:
     """How far, in nats per token, a loss of `model` over so many tokens may be away from that in fp32.
 
     Roundings of tokens add up like chances: a longer document's loss per token is nearer, by the root of its length.
@@ -57,7 +56,7 @@ def rounding_allowed(rows: list[dict[str, Any]], model: str, tokens: int) -> flo
     return ROUNDINGS * max((abs(nats) / math.sqrt(own) for nats, own in away), default=0.0) / math.sqrt(tokens)
 
 
-def _away_from_fp32(rows: list[dict[str, Any]]) -> dict[str, list[tuple[float, int]]]:
+def _away_from_fp32(rows: Rows) -> dict[str, list[tuple[float, int]]]:
     """Model -> (loss less that in fp32 in nats, tokens) of each document that has both."""
     away: dict[str, list[tuple[float, int]]] = {}
     for row in rows:

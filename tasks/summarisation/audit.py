@@ -13,7 +13,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from storage.errors import require, require_each_once, require_equal
-from tasks.attacks.audit import HOW, Row, again, ask_models, summary_loss
+from tasks.attacks.audit import HOW, Row, Stages, again, ask_models, summary_loss
 from tasks.attacks.reading import records_of
 from tasks.attacks.stages import JUDGED
 from tasks.findings.audit import Again, Asked, Audited, AuditResult
@@ -28,7 +28,12 @@ from tasks.summarisation.words import lead_words, words
 
 
 def audit(
-    run: StageRun, config: AuditConfig, text: StageInput, evaluation: StageInput, rewritten: StageInput, **inputs: Any
+    run: StageRun,
+    config: AuditConfig,
+    text: StageInput,
+    evaluation: StageInput,
+    rewritten: StageInput,
+    **inputs: StageInput,
 ) -> AuditResult:
     """CheckFailed names the first model and pair whose number is another one than that of its record.
 
@@ -46,7 +51,7 @@ class _Summaries:
     """The losses and scores of summaries, of test pairs and of attacked ones."""
 
     def __init__(
-        self, config: AuditConfig, text: StageInput, inputs: Any, evaluated: list[Row], rewritten: list[Row]
+        self, config: AuditConfig, text: StageInput, inputs: Stages, evaluated: list[Row], rewritten: list[Row]
     ) -> None:
         self.config, self.text, self.given, self.tokenizer = config, text, inputs, tokenizer_of(text)
         self.evaluated, self.rewritten = evaluated, rewritten

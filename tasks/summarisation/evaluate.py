@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from storage.records import Rows
 from tasks.attacks.stages import KEY_COLUMNS
 from tasks.language import model as language
 from tasks.language.texts import Text, texts_of, tokenizer_of
@@ -24,7 +25,7 @@ from tasks.summarisation.words import METRICS, lead_words, pieces, sentences, wo
 DOCUMENTS_IN_A_PART = 32
 
 
-def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: StageInput) -> dict[str, Any]:
+def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: StageInput) -> dict[str, object]:
     """Writes one record for each model and test pair, with the summary that was written and its scores.
 
     Every row has beside them what needs no model: the first words of the article, as many as summaries have on average,
@@ -41,7 +42,7 @@ def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: 
         for done, (name, stage) in enumerate(models.items()):
             writer = functools.cache(functools.partial(Writer.of, stage.path / "model", tokenizer, config))
 
-            def rows(part: list[int], name: str = name, writer: Any = writer) -> list[dict[str, Any]]:
+            def rows(part: list[int], name: str = name, writer: Callable[[], Writer] = writer) -> Rows:
                 here, theirs = [pairs[number] for number in part], [others[number] for number in part]
                 loaded: Writer = writer()
                 own, another = loaded.losses(here, here), loaded.losses(here, theirs)
@@ -72,7 +73,7 @@ def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: 
 class Writer:
     """A model that predicts and writes summaries, some pairs at a time."""
 
-    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, config: WritingConfig) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: WritingConfig) -> None:
         self.model, self.tokenizer, self.config = model.eval(), tokenizer, config
         self.batch = config.execution.evaluation_batch_examples
 

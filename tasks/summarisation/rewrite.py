@@ -1,12 +1,12 @@
 """rewrite: what every model writes of attacked articles, beside what it writes of the same articles as they were."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from storage.errors import require
-from storage.records import read_records
+from storage.records import Rows, read_records
 from tasks.attacks.flips import written_into
 from tasks.attacks.results import UatResult
 from tasks.attacks.stages import JUDGED
@@ -31,7 +31,7 @@ class Attacked:
     """The record of the attack."""
 
 
-def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **inputs: StageInput) -> dict[str, Any]:
+def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **inputs: StageInput) -> dict[str, object]:
     """Writes one record for each attack, model and attacked pair, with both summaries and their scores."""
     tokenizer = tokenizer_of(text)
     keys: list[str] = []
@@ -42,7 +42,7 @@ def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **inputs: St
             texts = list(attacked(config, text, inputs, name))
             parts = [texts[first : first + DOCUMENTS_IN_A_PART] for first in range(0, len(texts), DOCUMENTS_IN_A_PART)]
 
-            def rows(part: list[Attacked], name: str = name, writer: Any = writer) -> list[dict[str, Any]]:
+            def rows(part: list[Attacked], name: str = name, writer: Callable[[], Writer] = writer) -> Rows:
                 before, after = ([getattr(attacked_text, side) for attacked_text in part] for side in ("clean", "read"))
                 written = zip(part, writer().write(before), writer().write(after), strict=True)
                 return [
@@ -66,7 +66,7 @@ def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **inputs: St
 
 
 def attacked(
-    config: RewriteConfig | AuditConfig, text: StageInput, inputs: dict[str, StageInput], model: str
+    config: RewriteConfig | AuditConfig, text: StageInput, inputs: Mapping[str, StageInput], model: str
 ) -> Iterator[Attacked]:
     """What a model read of every attacked article, built anew of the records; `inputs` as `uat-...`, `hotflip-...`."""
     known = {pair.example_id: pair for pair in texts_of(text, JUDGED)}

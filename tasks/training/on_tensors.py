@@ -40,7 +40,7 @@ def train(
     decides: str = LOSS,
     higher: Collection[str] = (),
     trivial: Mapping[str, float] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Trains with AdamW on `data`; publishes `model/model.safetensors`, and returns what is to stand in the result.
 
     Each validation has the mean of `loss` over `validate` as `validation_loss`, and that of each of `metrics` by its
