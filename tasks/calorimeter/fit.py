@@ -5,7 +5,6 @@ as an ONNX file, from photons to cm and MeV, held against its torch model."""
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -84,7 +83,7 @@ def regress(run: StageRun, config: RegressConfig, data: StageInput, look: StageI
     scales = torch.tensor([step.scale for step in normaliser.steps[1:]], dtype=torch.float64)
 
     @torch.no_grad()
-    def rows(first: int) -> Iterator[dict[str, Any]]:
+    def rows(first: int) -> Iterator[dict[str, float]]:
         at_once, end = config.execution.micro_batch_examples, first + EVENTS_IN_A_PART
         for indices, batch in judged.in_turn(at_once, first, end):
             run.progress.touch()
@@ -114,7 +113,7 @@ def _train(
     config: stages.FitConfig,
     train: Batches,
     judged: Batches,
-    network: Any,
+    network: Regressor | Filler,
     start: Start,
     losses: Losses,
     trivial: Mapping[str, float],

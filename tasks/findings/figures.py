@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from tasks.findings.document import Figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.path import Path
 
 COLOURS = {
     "ink": ("#010203", "#222222"),
@@ -225,7 +226,7 @@ def maps(name: str, caption: str, panels: Mapping[str, np.ndarray]) -> Figure:
     return _figure(name, caption, f"{', '.join(panels)}; from {low:.3g} to {high:.3g}", 2.6, draw, width_inches=5.6)
 
 
-def _cells(chosen: np.ndarray) -> Any:
+def _cells(chosen: np.ndarray) -> Path:
     """The path around some cells of a map [rows, columns], a rectangle for each run of them in a row."""
     from matplotlib.path import Path
 

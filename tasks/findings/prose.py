@@ -77,7 +77,7 @@ def _section(title: str, text: str, pieces: Pieces) -> Section:
     blocks = [block for block in _blocks(text) if not PLACE.match(block)]
     texts = [" ".join(block.split()) for block in blocks if not block.startswith("- ")]
     points = [point for block in blocks if block.startswith("- ") for point in _points(block)]
-    placed: list[Any] = []
+    placed: list[Piece | None] = []
     for piece in (pieces[name] for name in PLACE.findall(text)):
         placed += piece if isinstance(piece, Sequence) else [piece]
     kinds: list[list[Any]] = [

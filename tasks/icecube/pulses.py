@@ -41,7 +41,7 @@ BYTES_PER_EVENT = 1_100
 WRITTEN = "files"
 
 
-def pulses(run: StageRun, config: PulsesConfig) -> dict[str, Any]:
+def pulses(run: StageRun, config: PulsesConfig) -> dict[str, float]:
     """Publishes `files/` where the study writes them. Records: a row for each file, written when it was found sound."""
     events = config.events
     folder = _written(run, events) if isinstance(events, Generated) else Path(events.folder)

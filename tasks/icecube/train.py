@@ -147,7 +147,7 @@ CHECKED_EVENTS, PADDING = 64, 9
 """On how many events the network must say the same however they come."""
 
 
-def rates(run: StageRun, config: RatesConfig, events: StageInput, look: StageInput) -> dict[str, Any]:
+def rates(run: StageRun, config: RatesConfig, events: StageInput, look: StageInput) -> dict[str, float]:
     """icecube-rates: what learning rates do in a few steps. Records: one for each rate and seed, once it was tried."""
     table, prepared = config.table, Prepared.of(config, events, look, config.inputs)
     probe = spread_over(len(prepared.data.validation), table.probe_events, "rates.probe_events")

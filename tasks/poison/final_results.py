@@ -12,7 +12,7 @@ from tasks.findings.final_results import Origins, StudyResults, of_runs
 from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
 from tasks.influence.kept import ModuleStatistics, complete, degraded
 from tasks.language.classifiers import kept_classifier
-from tasks.poison.detect import Scores, count_of, decided, found, rules_of, scores_of
+from tasks.poison.detect import Scores, count_of, decided, decisions, found, scores_of
 from tasks.poison.fit import fits_of, gates, manifest_of, require_backdoor
 from tasks.poison.manifest import CLEAN, VERSION, Manifest, shares
 from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig, Measures
@@ -71,11 +71,11 @@ class FinalResults(StudyResults):
     seeds: list[int]
     strategy: str
     poison: Measures
-    attack: dict[str, Any]
+    attack: dict[str, float | list[float]]
     trainings: dict[str, Trained]
     detectors: dict[str, Detector]
     rules: dict[str, dict[str, Measures]]
-    modules: list[dict[str, Any]]
+    modules: list[dict[str, str | int | list[str]]]
     degraded_modules: list[str]
     removal: dict[str, Trained]
     differences: list[Comparison]
@@ -114,7 +114,7 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         trainings=trainings,
         detectors=detectors,
         rules=rules(config, manifests, scores),
-        modules=[{"of": cell} | _module(module) for cell, modules in factors.items() for module in modules],
+        modules=[_module(cell, module) for cell, modules in factors.items() for module in modules],
         degraded_modules=[f"{name} ({cell})" for cell, modules in factors.items() for name in degraded(modules)],
         removal=removal,
         differences=compared(config, areas, removal),
@@ -146,19 +146,21 @@ def detected(
     return areas | {"untrained": untrained[config.factors.strategy]["values"]}, detectors
 
 
-def rules(config: EndConfig, manifests: Mapping[str, Manifest], scores: Mapping[str, Scores]) -> dict[str, Any]:
+def rules(
+    config: EndConfig, manifests: Mapping[str, Manifest], scores: Mapping[str, Scores]
+) -> dict[str, dict[str, Measures]]:
     """Means over seeds of what rules suspect, by model and rule."""
     how, of = (config.factors.strategy, config.detection), dict[str, dict[str, list[Measures]]]()
     for seed, manifest in manifests.items():
         for model in MODELS:
-            for rule, suspected in rules_of(scores[seed][model], *how).items():
+            for rule, suspected in decisions(scores[seed][model], *how).items():
                 of.setdefault(model, {}).setdefault(rule, []).append(decided(manifest.truth, suspected))
     return {model: {rule: means_of(seeds) for rule, seeds in by_rule.items()} for model, by_rule in of.items()}
 
 
-def _module(module: ModuleStatistics) -> dict[str, Any]:
+def _module(cell: str, module: ModuleStatistics) -> dict[str, str | int | list[str]]:
     rungs = [f"{side['module']}: {rung}" for side in module.sides for rung in side["rungs"]]
-    return {"name": module.name, "status": module.status, "examples": module.examples, "rungs": rungs}
+    return {"of": cell, "name": module.name, "status": module.status, "examples": module.examples, "rungs": rungs}
 
 
 def means_of(of_seeds: Sequence[Measures]) -> Measures:

@@ -206,14 +206,14 @@ def rates(answers: Rows, manifest: Manifest) -> Measures:
     }
 
 
-def require_backdoor(victim: Rates, control: Rates, level: float) -> dict[str, Any]:
+def require_backdoor(victim: Rates, control: Rates, level: float) -> dict[str, float | list[float]]:
     """What the attack does; CheckFailed unless both differences have an interval above 0.
 
     `difference`: how much more often the victim gives the target's label with the trigger than its control does. Seen:
     44 to 48 %, of which a model without poison had 40 %. `trigger_effect`: how much more the trigger itself
     does to the victim than to the control; wrong labels alone make a victim that always answers with the target.
     """
-    both, effects = [(victim[seed], control[seed]) for seed in victim], dict[str, Any]()
+    both, effects = [(victim[seed], control[seed]) for seed in victim], dict[str, float | list[float]]()
     claims = {
         "difference": "with the trigger the victim gives the target's label more often than its control",
         "trigger_effect": "the trigger changes the victim's answers more than its control's",
@@ -240,5 +240,5 @@ def _over_seeds(both: Sequence[Sequence[Mapping[str, float]]], level: float, *le
     excess = [sum((ours[name] - theirs[name]) * (-1) ** (name in less) for name in names) for ours, theirs in both]
     shares = [(of[name] * of["asked"] + 1, of["asked"] + 2) for pair in both for of in pair for name in names]
     of_rows = sum(hits / rows * (1 - hits / rows) / rows for hits, rows in shares) ** 0.5 / len(both)
-    over, least = mean_over_seeds(excess, level), of_rows * float(norm.ppf((1 + level) / 2))
-    return over.mean, [min(over.interval[0], over.mean - least), max(over.interval[1], over.mean + least)]
+    (mean, _, (low, high)), least = mean_over_seeds(excess, level), of_rows * float(norm.ppf((1 + level) / 2))
+    return mean, [min(low, mean - least), max(high, mean + least)]

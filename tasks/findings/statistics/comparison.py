@@ -84,10 +84,8 @@ def arm_mean(values: Mapping[str, float], confidence_level: float) -> ArmMean:
     if len(values) < 2:
         (only,) = values.values()
         return ArmMean(values=dict(values), mean=only, standard_deviation=None, interval=None)
-    over = mean_over_seeds(list(values.values()), confidence_level)
-    return ArmMean(
-        values=dict(values), mean=over.mean, standard_deviation=over.standard_deviation, interval=over.interval
-    )
+    mean, deviation, interval = mean_over_seeds(list(values.values()), confidence_level)
+    return ArmMean(values=dict(values), mean=mean, standard_deviation=deviation, interval=interval)
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
@@ -199,8 +197,7 @@ def compare_pair(
         mean = float((ours - theirs).mean())
         p_exchange, least = exchange_p_value(lambda total: total, [ours], [theirs]), least_p_value(seeds)
         if seeds > 1:
-            over = mean_over_seeds(ours - theirs, level)
-            deviation, interval = over.standard_deviation, over.interval
+            _, deviation, interval = mean_over_seeds(ours - theirs, level)
             if _has_spread(ours - theirs):
                 p = 2 * float(t.sf(abs(mean) / deviation * seeds**0.5, seeds - 1))
                 needed = seeds_needed(mean, deviation, among)

@@ -88,9 +88,9 @@ class SweepResults(Result):
         """The values of a cell that vary chance."""
         return ", ".join(str(value) for key, value in zip(self.keys, cell.values, strict=True) if key in self.chance)
 
-    def groups(self) -> list[tuple[list[Any], list[CellNumbers]]]:
+    def groups(self) -> list[tuple[list[object], list[CellNumbers]]]:
         """The cells that differ in the seed only, with what they share: their values of the other keys."""
-        groups: dict[str, tuple[list[Any], list[CellNumbers]]] = {}
+        groups: dict[str, tuple[list[object], list[CellNumbers]]] = {}
         for cell in self.cells.values():
             others = [value for key, value in zip(self.keys, cell.values, strict=True) if key not in self.chance]
             groups.setdefault(str(others), (others, []))[1].append(cell)
@@ -128,7 +128,7 @@ class Arm:
 
     name: str
     label: str
-    at: list[Any]
+    at: list[object]
     by_seed: dict[str, float]
     missing: int
     cells: int
@@ -190,7 +190,7 @@ def _matching(swept: Swept, values: Mapping[str, Any]) -> Iterator[Number]:
         yield swept.title.format(**words), words.get("arm", ""), value, metric
 
 
-def _matches(values: Any, parts: Sequence[str], words: dict[str, str]) -> Iterator[tuple[dict[str, str], Any]]:
+def _matches(values: object, parts: Sequence[str], words: dict[str, str]) -> Iterator[tuple[dict[str, str], Any]]:
     if not parts:
         yield words, values
     elif isinstance(values, dict):
