@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage import durable
-from storage.errors import BadInput, CheckFailed
+from storage.errors import BadInput
 from storage.records import read_each
 from tasks.icecube.events import (
     EVENTS,
@@ -22,7 +21,6 @@ from tasks.icecube.events import (
     EventFiles,
     as_pulses,
     batch_file,
-    manifest,
     pulse_table,
     read_geometry,
     read_meta,
@@ -46,7 +44,6 @@ def pulses(run: StageRun, config: PulsesConfig) -> dict[str, float]:
     events = config.events
     folder = _written(run, events) if isinstance(events, Generated) else Path(events.folder)
     batches: dict[str, list[int]] = {split: events.batches(split) for split in SPLITS}
-    require_disjoint(batches, "files")
     split_of = {batch_id: split for split in SPLITS for batch_id in batches[split]}
     digests = events.external_inputs().get("files", {})
     places, meta = len(read_geometry(folder, digests)), read_meta(folder, list(split_of), digests)
@@ -54,7 +51,6 @@ def pulses(run: StageRun, config: PulsesConfig) -> dict[str, float]:
     unique, counts = np.unique(ids, return_counts=True)
     twice = unique[counts > 1]
     if twice.size and not events.skip_bad_events:
-        require_disjoint({split: ids[np.isin(numbers, batches[split])].tolist() for split in SPLITS}, "events")
         raise BadInput(
             f"event {twice[0]} is there twice in {META} ({twice.size:,} such events): leave one of them out, or "
             "all that are not sound with events.skip_bad_events=true"
@@ -73,18 +69,6 @@ def pulses(run: StageRun, config: PulsesConfig) -> dict[str, float]:
     parts = {f"batch-{batch_id:06d}": batch_id for batch_id in split_of}
     run.merge_records(run.each(parts, counted, "files", "is each sound?"), ("batch_id",))
     return {}
-
-
-def require_disjoint(splits: Mapping[str, Collection[int]], what: str) -> None:
-    """CheckFailed names two splits that share something; `what` is the plural of what they hold (events, files)."""
-    for (one, ours), (other, theirs) in combinations(splits.items(), 2):
-        if shared := sorted(set(ours) & set(theirs)):
-            raise CheckFailed(
-                f"no two splits share {what}",
-                f"{one} and {other} share {len(shared):,}, the first {shared[0]}",
-                "none",
-                "What a model was trained on says nothing about what it has learned",
-            )
 
 
 def _written(run: StageRun, events: Generated) -> Path:
@@ -159,8 +143,6 @@ class Data:
         splits, folder = splits_of(events), folder_of(events, config)
         external = durable.read_json(events.run.stage_file)["external"]
         digests: dict[str, str] = external.get("events", {}).get("files", {})
-        if config.folder:
-            _require_the_same(folder, splits, digests)
         train, validation = (
             EventFiles(folder, facts.batches, config.open_files, facts.events, digests, facts.left_out)
             for facts in (splits["train"], splits["validation"])
@@ -170,17 +152,6 @@ class Data:
 
 def folder_of(events: StageInput, config: OfFolder) -> Path:
     return Path(config.folder) if config.folder else events.path / WRITTEN
-
-
-def _require_the_same(folder: Path, splits: Mapping[Split, SplitFacts], digests: Mapping[str, str]) -> None:
-    """Digests are kept by path, size and time, so that only a file that changed since, or elsewhere, is read for it."""
-    batches = [batch_id for facts in splits.values() for batch_id in facts.batches]
-    now = manifest(folder, batches, "put back what icecube-pulses has read")
-    if changed := sorted(name for name, digest in digests.items() if now.get(name) != digest):
-        raise BadInput(
-            f"{changed[0]} in {folder} is not the file any more that icecube-pulses has read ({len(changed)} such "
-            "files): put it back, or start the study again, which looks through the files anew"
-        )
 
 
 def require_sound(

@@ -107,8 +107,7 @@ class Files(Configuration):
     def external_inputs(self) -> dict[str, Any]:
         from tasks.icecube.events import manifest  # takes pyarrow
 
-        advice = "give the folder that holds train_meta.parquet, sensor_geometry.csv and train/"
-        return {"files": manifest(Path(self.folder), self.train.numbers + self.validation.numbers, advice)}
+        return {"files": manifest(Path(self.folder), self.train.numbers + self.validation.numbers)}
 
 
 Events = Annotated[Generated | Files, Field(discriminator="source")]
