@@ -5,8 +5,8 @@ the constrained layers. Everything else is the same code with the same numbers.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 
 import torch
@@ -283,32 +283,23 @@ def measure_liveness(model: PreTrainedModel, variant: str, loss: Callable[[nn.Mo
         return lambda _module, _inputs, output: moments[name].add(output, inputs.get(f"{part}attention_mask"))
 
     inputs: dict[str, torch.Tensor] = {}
-    seeing = model.register_forward_pre_hook(lambda _, __, kwargs: inputs.update(kwargs), with_kwargs=True)
-    with _hooked(sublayers, collect):
+    with ExitStack() as hooks:
+        see = model.register_forward_pre_hook(lambda _, __, kwargs: inputs.update(kwargs), with_kwargs=True)
+        hooks.enter_context(see)
+        for name, module in sublayers.items():
+            hooks.enter_context(module.register_forward_hook(collect(name)))
         alive = loss(model)
-    seeing.remove()
     means = {name: moment.mean_D() for name, moment in moments.items()}
 
     def replace(name: str) -> Callable[..., torch.Tensor]:
         return lambda _module, _inputs, output: means[name].to(output).expand_as(output)
 
-    with _hooked(sublayers, replace):
+    with ExitStack() as hooks:
+        for name, module in sublayers.items():
+            hooks.enter_context(module.register_forward_hook(replace(name)))
         dead = loss(model)
     return Liveness(
         loss_nats_per_token=alive,
         loss_with_means_nats_per_token=dead,
         effective_rank={name: moment.effective_rank() for name, moment in moments.items()},
     )
-
-
-@contextmanager
-def _hooked(
-    modules: Mapping[str, nn.Module], hook: Callable[[str], Callable[..., torch.Tensor | None]]
-) -> Iterator[None]:
-    """While the block runs, `hook(name)` is called with each module's output, and may replace it."""
-    handles = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -4,12 +4,14 @@ Shape suffixes: T texts, L tokens, N inputs of a sublayer, D width of the residu
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from tasks.language import model as language
@@ -76,27 +78,22 @@ def seen_inputs(
     places = [np.sort(chance.choice(length, size=min(per_text, length), replace=False)) for length in lengths]
     device = next(model.parameters()).device
     kept: dict[str, list[torch.Tensor]] = {sublayer.name: [] for sublayer in sublayers}
+
+    def keep(name: str, *at: torch.Tensor) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
+        return lambda _, inputs: kept[name].append(inputs[0][at])
+
     for start in range(0, len(texts), batch):
         some, chosen = texts[start : start + batch], places[start : start + batch]
         rows = torch.tensor(np.repeat(np.arange(len(some)), [len(own) for own in chosen]), device=device)
         columns = torch.tensor(np.concatenate(chosen), device=device)
-
-        def keep(name: str, x_TLD: torch.Tensor, at: tuple[torch.Tensor, torch.Tensor] = (rows, columns)) -> None:
-            kept[name].append(x_TLD[at])
-
-        hooks = [
-            sublayer.module.register_forward_pre_hook(lambda _, inputs, name=sublayer.name: keep(name, inputs[0]))
-            for sublayer in sublayers
-        ]
-        try:
-            read = {"input_ids": filled_up(some, 0).to(device)}
-            if written:
-                read["attention_mask"] = filled_up([[1] * len(ids) for ids in some], 0).to(device)
-                read["decoder_input_ids"] = filled_up(written[start : start + batch], 0).to(device)
+        read = {"input_ids": filled_up(some, 0).to(device)}
+        if written:
+            read["attention_mask"] = filled_up([[1] * len(ids) for ids in some], 0).to(device)
+            read["decoder_input_ids"] = filled_up(written[start : start + batch], 0).to(device)
+        with ExitStack() as hooks:
+            for sublayer in sublayers:
+                hooks.enter_context(sublayer.module.register_forward_pre_hook(keep(sublayer.name, rows, columns)))
             model.base_model(**read)  # without the head, whose logits nobody reads
-        finally:
-            for hook in hooks:
-                hook.remove()
     return {name: torch.cat(parts) for name, parts in kept.items()}
 
 

@@ -7,7 +7,7 @@ infinite, the zeros of the others become NaN there.)
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -258,21 +258,22 @@ def _watch_calls(model: nn.Module) -> Iterator[list[Watched]]:
 
     def watch(name: str) -> Callable[[nn.Module, object, object], None]:
         def append(_: nn.Module, input_: object, output: object) -> None:
-            floats = [tensor.detach() for tensor in tensors_of(output).values() if tensor.is_floating_point()]
-            finite = [values[values.isfinite()] for values in floats]
+            finite = [values[values.isfinite()] for values in _floats(output)]
             largest = max((float(values.abs().max()) for values in finite if values.numel()), default=0)
             calls.append(Watched(name, largest, _not_finite(output), _not_finite(input_)))
 
         return append
 
-    handles = [module.register_forward_hook(watch(name)) for name, module in model.named_modules() if name]
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if name:
+                hooks.enter_context(module.register_forward_hook(watch(name)))
         yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
+
+
+def _floats(values: object) -> list[torch.Tensor]:
+    return [tensor.detach() for tensor in tensors_of(values).values() if tensor.is_floating_point()]
 
 
 def _not_finite(values: object) -> int:
-    floats = [tensor.detach() for tensor in tensors_of(values).values() if tensor.is_floating_point()]
-    return sum(int((~tensor.isfinite()).sum()) for tensor in floats)
+    return sum(int((~tensor.isfinite()).sum()) for tensor in _floats(values))
