@@ -28,8 +28,7 @@ from tasks.training.initial import load_part
 from tasks.training.invariance import batchwise, require_invariant
 from tasks.training.loop import train_problem
 from tasks.training.onnx_files import INSTALL, installed, traced, write
-from tasks.training.optimizer import adamw
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 from tasks.training.schedule import Schedule
 
 READING, CENTRAL, AT_ONCE = "light_photons", 0.68, 1000

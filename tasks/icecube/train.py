@@ -29,9 +29,8 @@ from tasks.training.budget import Budget
 from tasks.training.culprits import FOLDER
 from tasks.training.invariance import Way, require_invariant
 from tasks.training.loop import train_problem
-from tasks.training.optimizer import adamw
 from tasks.training.order import FileOrder, as_stored
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 from tasks.training.schedule import Schedule
 from tasks.training.trials.findings import Outputs, TrialEnd
 from tasks.training.trials.short import fit_single_batch, looked_at, require_diverse, require_fit, try_rate

@@ -39,9 +39,8 @@ from tasks.training.draws import normal_at, uniform_at
 from tasks.training.invariance import Way, batchwise, largest_differences, require_invariant
 from tasks.training.loader import moved
 from tasks.training.loop import train_problem
-from tasks.training.optimizer import adamw
 from tasks.training.order import as_stored
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 from tasks.training.schedule import Schedule
 from tasks.training.weights import load_kept
 

@@ -23,7 +23,6 @@ from transformers.activations import ACT2FN
 from transformers.utils import logging as transformers_logging
 
 from tasks.language import foreign
-from tasks.language.activation import MONOTONE_PARTS, MonotoneParts
 from tasks.language.blocks import Blocks
 from tasks.language.configuration import EncoderDecoder, FromScratch, PretrainedDirectory, PretrainedHub
 from tasks.language.pairs import Pairs
@@ -34,7 +33,6 @@ transformers_logging.disable_progress_bar()  # a bar for each model load would b
 logging.getLogger("transformers.modeling_utils").addFilter(lambda line: "we will NOT tie them" not in line.getMessage())
 # Looks for several texts in a row, which no row of ours has; it waits for all that a GPU has to do before the pass.
 masking_utils.find_packed_sequence_indices = lambda position_ids: None
-ACT2FN[MONOTONE_PARTS] = MonotoneParts  # by this name a saved model's config.json asks for it
 
 
 def untrained(model: FromScratch, vocabulary_size: int, sequence_length: int) -> PreTrainedModel:
@@ -236,3 +234,30 @@ def unigram_loss(counts: np.ndarray, blocks: Blocks) -> float:
 def unigram_token_losses(counts: np.ndarray) -> np.ndarray:
     """-log p(token) in nats for every token of the vocabulary, from training counts plus one; float64 [V]."""
     return -np.log((counts + 1) / (counts.sum() + len(counts)))
+
+
+MONOTONE_PARTS = "monotone-parts"
+CONVEX_SHARE, CONCAVE_SHARE = 7 / 16, 7 / 16
+"""Shares of the hidden units; the authors' implementation (monotonic-nn) splits 7 : 7 : 2 too."""
+
+
+def monotone_parts(units: int) -> tuple[int, int, int]:
+    """How many of so many hidden units are convex, concave and saturated, in that order."""
+    convex, concave = round(units * CONVEX_SHARE), round(units * CONCAVE_SHARE)
+    return convex, concave, units - convex - concave
+
+
+class MonotoneParts(nn.Module):
+    """ReLU(z) for the first hidden units, -ReLU(-z) for the next, z between -1 and 1 for the last; on the last axis.
+
+    None of them ever falls. With non-negative weights, ReLU alone makes convex functions only; the three together
+    approximate every monotone function (Runje and Shankaranarayana, ICML 2023, arXiv 2205.11775; the saturated unit
+    is made of ReLU as there).
+    """
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        convex, concave, saturated = z.split(monotone_parts(z.shape[-1]), dim=-1)
+        return torch.cat([convex.relu(), -(-concave).relu(), saturated.clamp(-1, 1)], dim=-1)
+
+
+ACT2FN[MONOTONE_PARTS] = MonotoneParts  # by this name a saved model's config.json asks for it

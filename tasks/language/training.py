@@ -17,8 +17,7 @@ from tasks.training.budget import Budget
 from tasks.training.draws import uniform_at
 from tasks.training.loader import moved
 from tasks.training.loop import train_problem
-from tasks.training.optimizer import adamw
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 from tasks.training.schedule import Schedule
 
 Checks = dict[int, list[Callable[[nn.Module], None]]]

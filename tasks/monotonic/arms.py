@@ -37,7 +37,7 @@ from tasks.monotonic.stages import VALIDATION, ChooseConfig, ConstrainConfig, Tr
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
-from tasks.training.optimizer import adamw
+from tasks.training.problem import adamw
 from tasks.training.schedule import Schedule
 from tasks.training.trained import Trained, metric_rows
 

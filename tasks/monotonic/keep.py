@@ -19,7 +19,7 @@ from storage.errors import CheckFailed
 from tasks.monotonic.configuration import By
 from tasks.monotonic.constraint import AllowedSigns, constrained_modules, project
 from tasks.monotonic.result import Movement
-from tasks.training.optimizer import adamw
+from tasks.training.problem import adamw
 from tasks.training.schedule import Schedule
 
 SMALLEST_WEIGHT = 1e-8

@@ -28,8 +28,7 @@ from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested
 from tasks.training.loop import train_problem
-from tasks.training.optimizer import adamw
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 from tasks.training.schedule import Schedule
 from tasks.training.trained import Trained
 from tasks.training.weights import weights_digest

@@ -15,8 +15,7 @@ from tasks.stage.run import StageRun
 from tasks.training.budget import Budget
 from tasks.training.loader import moved
 from tasks.training.loop import train_problem
-from tasks.training.optimizer import adamw
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 from tasks.training.result import described
 from tasks.training.schedule import Schedule
 

@@ -12,7 +12,7 @@ from tasks.monotonic import keep
 from tasks.monotonic.arms import measure_liveness
 from tasks.monotonic.result import Liveness
 from tasks.training.budget import Budget
-from tasks.training.optimizer import adamw
+from tasks.training.problem import adamw
 from tasks.training.schedule import Schedule
 from tests.tasks.monotonic.architectures import begun
 from tests.tasks.monotonic.arms_of_tiny import arms_page, finished_arms

@@ -15,11 +15,11 @@ from storage import durable
 from storage.errors import BadInput, CheckFailed
 from tasks.language import base as memory
 from tasks.language import model as language
-from tasks.language.activation import MonotoneParts, monotone_parts
 from tasks.language.base import base
 from tasks.language.blocks import Blocks, pack
 from tasks.language.configuration import BaseChecks, FromScratch, PretrainedDirectory, PretrainedHub
 from tasks.language.losses import perplexity, require_trained
+from tasks.language.model import MonotoneParts, monotone_parts
 from tasks.language.stages import BaseConfig
 from tasks.language.tokenizer import load_tokenizer
 from tasks.robustness.study import Study
