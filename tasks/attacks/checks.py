@@ -162,61 +162,31 @@ def require_transfer(
     of_search = {each.example_id: (each.source, each.scored(attack.text_tokens)) for each in searched}
     clean: dict[str, dict[str, float]] = defaultdict(dict)
     for kind, split in (("uat", SEARCHED), ("uat", JUDGED), ("hotflip", JUDGED)):
-        models = list(own[kind])
-        for search, found_for in product(SEARCHES, models):
-            of_models: dict[str, Rows] = {}
-            for model in models:
-                what = f"transfer of {kind} ({search} search) from {found_for} to {model} on {split}"
-                of_pair = of_models[model] = tried.pop((kind, split, search, found_for, model), [])
+        for search, found_for in product(SEARCHES, own[kind]):
+            for name in getattr(uat[found_for], search).named() if kind == "uat" else [kind]:
+                of_models = {model: tried.pop((name, split, search, found_for, model), []) for model in own[kind]}
+                for model, of_pair in of_models.items():
+                    what = f"transfer of {name} ({search} search) from {found_for} to {model} on {split}"
+                    if split == SEARCHED:
+                        _require_documents(what, of_pair, of_search)
+                        _require_one_clean_loss(what, of_pair, clean[model])
+                    else:
+                        kept = name == kind and found_for == model  # a restart that was not kept has no record there
+                        loss = f"{SEARCHES[search]}loss_sum_nats" if kept else None
+                        _require_own(what, of_pair, own[kind][model], loss)
                 if split == SEARCHED:
-                    _require_documents(what, of_pair, of_search)
-                    _require_one_clean_loss(what, of_pair, clean[model])
-                else:
-                    _require_own(
-                        what,
-                        of_pair,
-                        own[kind][model],
-                        f"{SEARCHES[search]}loss_sum_nats" if found_for == model else None,
-                    )
-            if split == SEARCHED:
-                _require_searched(uat[found_for], search, found_for, "uat", of_models[found_for], attack)
-            if kind == "uat" or any(row[f"{SEARCHES[search]}positions"] for row in own[kind][found_for]):
-                _require_read_by_others(f"{kind} ({search} search) on {found_for}", found_for, of_models)
-    for (model, result), search in product(uat.items(), SEARCHES):
-        _require_restarts(search, model, result, attack, tried, own["uat"], of_search)
+                    _require_searched(uat[found_for], search, found_for, name, of_models[found_for], attack)
+                if kind == "uat" or any(row[f"{SEARCHES[search]}positions"] for row in own[kind][found_for]):
+                    _require_read_by_others(f"{name} ({search} search) on {found_for}", found_for, of_models)
     require(not tried, "transfer tried the attacks of the study", f"also {', '.join(map(str, tried))}", "no others")
 
 
 def _require_ended(what: str, searched: TriggerSearched, attack: TriggerAttack) -> None:
-    made, planned = (
-        (len(searched.restarts), len(searched.curve)),
-        (attack.restarts, attack.restarts * attack.iterations),
-    )
+    made = (len(searched.restarts), len(searched.curve))
+    planned = (attack.restarts, attack.restarts * attack.iterations)
     require_equal(f"{what} ran to its end, in restarts and iterations", made, planned)
     lengths = {len(restart.trigger_ids) for restart in searched.restarts}
     require_equal(f"the triggers of {what} are as long as configured", lengths, {attack.trigger_tokens})
-
-
-def _require_restarts(
-    search: str,
-    found_for: str,
-    result: UatResult,
-    attack: TriggerAttack,
-    tried: dict[tuple[str, ...], Rows],
-    own: Mapping[str, Rows],
-    of_search: Scored,
-) -> None:
-    """Restarts that were not kept were tried like the kept one; takes their rows out of `tried`."""
-    for name in getattr(result, search).named():
-        for model, split in product(own if name != "uat" else (), (SEARCHED, JUDGED)):
-            what = f"transfer of {name} ({search} search) from {found_for} to {model} on {split}"
-            rows = tried.pop((name, split, search, found_for, model), [])
-            if split == JUDGED:
-                _require_own(what, rows, own[model], None)
-                continue
-            _require_documents(what, rows, of_search)
-            if model == found_for:
-                _require_searched(result, search, found_for, name, rows, attack)
 
 
 def _require_searched(result: UatResult, search: str, model: str, name: str, rows: Rows, attack: TriggerAttack) -> None:
