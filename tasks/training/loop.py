@@ -93,7 +93,8 @@ class _Attempted:
         self.state, self.seed, self.execution = state, seed, execution
         self.sizes, self.clock = MicroBatchSize(run, execution), Clock(run)
         self.network = compiled(problem.model, execution)
-        self.limit = _last_step_of_this_attempt(state.position.step, schedule, execution)
+        share = execution.max_steps_per_run
+        self.limit = math.inf if share is None else state.position.step + share
         state.ahead = ahead_of(state, schedule)
 
     @property
@@ -154,7 +155,7 @@ class _Attempted:
         step = f"{self.position.step:,}"
         self.saver.finish()
         self.run.stop.check(f"step {step}")
-        raise Stop("out_of_time", f"stopped after step {step}, this run's share ({_limits_set(self.execution)})")
+        raise Stop("out_of_time", f"stopped after step {step}, this run's share (execution.max_steps_per_run)")
 
     def _make_step(self, batches: MicroBatches, size: int) -> bool:
         """Makes or skips a step; False where memory ended, and it is to be made again with less."""
@@ -294,17 +295,3 @@ class _Attempted:
         note = f"{name} {position.validations[-1][1]:.4f} at validation" if position.validations else "training"
         epoch = position.step / self.schedule.steps_per_epoch
         self.run.progress.update(position.step, self.schedule.total_steps, "steps", note=note, epoch=epoch)
-
-
-def _last_step_of_this_attempt(began_at: int, schedule: Schedule, execution: Execution) -> float:
-    limits = []
-    if execution.max_steps_per_run is not None:
-        limits.append(began_at + execution.max_steps_per_run)
-    if execution.max_epochs_per_run is not None:
-        limits.append(began_at + max(1, math.ceil(execution.max_epochs_per_run * schedule.steps_per_epoch)))
-    return min(limits, default=math.inf)
-
-
-def _limits_set(execution: Execution) -> str:
-    names = ("max_steps_per_run", "max_epochs_per_run")
-    return ", ".join(f"execution.{name}" for name in names if getattr(execution, name) is not None)
