@@ -35,7 +35,7 @@ HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.attacks.hotflip:hotflip", versi
 TRANSFER = Stage("transfer", TransferConfig, "tasks.attacks.transfer:transfer", version=3, needs="gpu")
 SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.aggregate:sweep_seeds", version=15, needs="cpu")
 AUDIT = Stage("audit", stages.AuditConfig, "tasks.robustness.audit:audit", version=4, needs="gpu")
-AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=19, needs="cpu")
+AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=20, needs="cpu")
 
 TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import io
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,8 +55,6 @@ SERIES_STYLES = (
     SeriesStyle(COLOURS["series-3"][0], (0, (5, 2)), "s"),
 )
 
-LABEL_HEIGHT = 0.05
-"""The height of the name of a point, as a share of the height of the figure."""
 LEVELS = 8
 """The shades of a map."""
 
@@ -174,37 +171,6 @@ def dots(name: str, caption: str, numbers: str, rows: Sequence[Dots], x_label: s
         _rows(axes, [row.label for row in rows], x_label)
 
     return _figure(name, caption, numbers, 0.8 + 0.36 * len(rows), draw)
-
-
-def against(
-    name: str,
-    caption: str,
-    numbers: str,
-    line: Sequence[tuple[str, float, float]],
-    points: Sequence[tuple[str, float, float]],
-    x_label: str,
-    y_label: str,
-) -> Figure:
-    """Named points (label, x, y) of one series, joined in the order of x, and single points beside them."""
-
-    def draw(canvas: Canvas) -> None:
-        axes = canvas.add_subplot()
-        joined = sorted(line, key=lambda point: point[1])
-        style = SERIES_STYLES[1]
-        axes.plot([x for _, x, _ in joined], [y for *_, y in joined], "-o", color=style.colour, markersize=4)
-        axes.plot([x for _, x, _ in points], [y for *_, y in points], "s", color=SERIES_STYLES[2].colour, markersize=6)
-        named = sorted([*joined, *points], key=lambda point: point[2])
-        gap = LABEL_HEIGHT * (named[-1][2] - named[0][2])
-        place = -math.inf
-        for label, x, y in named:
-            place = max(y, place + gap)  # names of points that lie close stand above one another
-            axes.annotate(
-                label, (x, place), xytext=(6, -3), textcoords="offset points", fontsize=FONT_POINTS - 2, color=INK
-            )
-        _label(axes, x_label, y_label)
-        axes.margins(x=0.25, y=0.15)  # room for the names
-
-    return _figure(name, caption, numbers, 3.3, draw)
 
 
 def maps(name: str, caption: str, panels: Mapping[str, np.ndarray]) -> Figure:

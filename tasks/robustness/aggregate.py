@@ -12,10 +12,8 @@ from tasks.language.checks import require_evaluation, require_text
 from tasks.language.result import SetupResult
 from tasks.language.stages import BaseConfig, SetupConfig
 from tasks.language.texts import texts_of
-from tasks.monotonic.arm import BASE
 from tasks.monotonic.result import ArmResult
 from tasks.robustness.attacked_texts import attacked_texts
-from tasks.robustness.figures import figures
 from tasks.robustness.final_results import FinalResults, StudiedText, TextProof
 from tasks.robustness.report import document
 from tasks.robustness.rounding import require_compared, rounded
@@ -33,10 +31,8 @@ def aggregate(run: StageRun, config: AggregateConfig, **inputs: StageInput) -> P
     require_verified(inputs)
     attacks = ReadAttacks.of(inputs, config.attacked, config.uat, config.hotflip)
     results = _results(run, config, attacks, inputs)
-    trained = [BASE, *config.arms] if inputs[BASE].run.metrics_file.exists() else config.arms
-    drawn = figures(results, {name: inputs[name] for name in trained})
     rows = {attack: [row for own in attacks.strongest[attack].values() for row in own] for attack in ATTACKS}
-    shown = document(results, drawn, attacked_texts(results, attacks.strongest, inputs))
+    shown = document(results, attacked_texts(results, attacks.strongest, inputs))
     return publish_report(run, inputs, results, shown, tables=rows)
 
 
