@@ -16,11 +16,11 @@ from transformers import PreTrainedModel
 
 from storage.errors import require, require_equal
 from tasks.attacks.configuration import BUDGET_SHARES
-from tasks.attacks.flips import random_flips, written_into
+from tasks.attacks.flips import FlipSearch, random_flips, written_into
 from tasks.attacks.reading import records_of
 from tasks.attacks.results import SEARCHES, UatResult
 from tasks.attacks.stages import ASKED, JUDGED, SEARCHED, AttackAuditConfig, UatConfig
-from tasks.attacks.texts import attacked_texts, usable_tokens
+from tasks.attacks.texts import attacked_texts, usable_tokens, victim_of
 from tasks.attacks.trigger import control_triggers
 from tasks.findings.audit import Again, Asked, Audited
 from tasks.language import model as language
@@ -37,8 +37,11 @@ from tasks.stage.run import StageInput, StageRun
 from tasks.training.trained import number_kept
 
 HOW = (
-    "transformers' own forward in fp32 on {}, text by text (movement, order and random tokens by the stages' formulas)"
+    "transformers' own forward in fp32 on {}, text by text (movement, order, random tokens and one search by the "
+    "stages' formulas)"
 )
+BY_ROUNDING = 0.2
+"""The share of what a search adds to a loss by which another precision or machine may find more, or less."""
 Row = dict[str, Any]
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -116,7 +119,7 @@ class Recorded:
     """What the records say of attacks, and the texts that were attacked."""
 
     def __init__(self, config: AttackAuditConfig, text: StageInput, stages: Stages) -> None:
-        self.config, self.tokenizer, self.given = config, tokenizer_of(text), stages
+        self.config, self.setup, self.tokenizer, self.given = config, text, tokenizer_of(text), stages
         uat = stages[f"uat-{config.attacked[0]}"].configuration(UatConfig)
         self.attack, self.seed, self.packed = uat.attack, uat.seed, packed_pairs(text.path / "text")
         wanted = (("uat", SEARCHED, uat.attack), ("uat", JUDGED, uat.attack), ("hotflip", JUDGED, config.hotflip))
@@ -176,6 +179,7 @@ class _Attacked:
             kinds.append(("transfers", tried, self._transferred, f"{self.name}, {', '.join(wanted)}"))
         for kind, rows, again, apart in kinds:
             yield Asked(kind, rows, again, "nats per token", ASKED[kind], count), apart
+        yield Asked("searches", hotflip, self._searched, "nats per token", ASKED["searches"], 1), self.name
 
     def _computed(self, attack: str, document: str, prefix: tuple[int, ...], ids: tuple[int, ...]) -> torch.Tensor:
         """The losses of a text's own tokens behind a prefix; of a pair that of its whole reference."""
@@ -229,6 +233,17 @@ class _Attacked:
             yield again(f"random tokens, {self.name}", row, loss, self._total("hotflip", row, ids=list(ids)))
         check = f"what hotflip on {self.name} made of document {row['example_id']} comes back from its text"
         require_equal(check, row["round_trips"], round_trips(self.recorded.tokenizer, written["gradient"]))
+
+    def _searched(self, row: Row) -> Iterator[Again]:
+        """Every round of the gradient search in one text, by the stage's own code; rounding may lead it another way."""
+        recorded, text = self.recorded, self.recorded.text("hotflip", row["example_id"])
+        fp32 = victim_of(self.model, recorded.setup, recorded.config.execution)
+        computed = FlipSearch(fp32, text, self._usable_V, self.hotflip, recorded.seed).run().loss_sums
+        apart = BY_ROUNDING * (computed[-1] - computed[0]) / row["tokens_scored"]
+        check = f"the rounds of hotflip on {self.name} in document {row['example_id']}"
+        require_equal(check, len(row["search_losses_sum_nats"]), len(computed))
+        for saw, loss in zip(row["search_losses_sum_nats"], computed, strict=True):
+            yield again(f"what hotflip on {self.name} found", row, saw, loss, apart)
 
     def _transferred(self, rows: list[Row]) -> Iterator[Again]:
         """What every search found for every model, on one document."""

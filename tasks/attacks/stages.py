@@ -61,6 +61,7 @@ class TransferConfig(OfAttackStudy):
 
 
 ASKED = OF_MODELS | dict.fromkeys(("test losses", "losses under triggers", "losses under flips", "transfers"), 1e-4)
+ASKED |= {"searches": 0.01}
 """Kind of numbers that every audit of attacks computes again -> how near they must be. Losses in nats per token:
 everything is compared in fp32, whatever the precision of trainings and searches was."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from storage.errors import BadInput
 from tasks.attacks.scoring import Scored, Tokens, Victim, finite, targets
@@ -74,10 +74,13 @@ def attacked_texts(setup: StageInput, split: str, tokens: int, documents: int | 
 
 def victim(setup: StageInput, model: Path, execution: LanguageExecution) -> Victim:
     """The model in this folder, ready to be attacked as the study's text is read, and judged in fp32."""
-    network, end_of_text = language.load(model).to(device(execution)), tokenizer_of(setup).eos_token_id
-    if packed := packed_pairs(setup.path / "text"):
-        return PairVictim(network, end_of_text, execution.attack_batch_examples, packed=packed)
-    return Victim(network, end_of_text, execution.attack_batch_examples)
+    return victim_of(language.load(model).to(device(execution)), setup, execution)
+
+
+def victim_of(model: PreTrainedModel, setup: StageInput, execution: LanguageExecution) -> Victim:
+    how = (model, tokenizer_of(setup).eos_token_id, execution.attack_batch_examples)
+    packed = packed_pairs(setup.path / "text")
+    return PairVictim(*how, packed=packed) if packed else Victim(*how)
 
 
 @dataclass
