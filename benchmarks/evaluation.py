@@ -15,8 +15,8 @@ import torch
 
 from benchmarks import language
 from benchmarks.attacks import END, trained
-from tasks.language.evaluation import document_losses, rolling_windows
-from tasks.language.losses import ROUNDINGS, compared_documents, rounded, rounding_allowed
+from tasks.robustness.evaluate import document_losses, rolling_windows
+from tasks.robustness.rounding import ROUNDINGS, compared_documents, rounded, rounding_allowed
 
 
 def main() -> None:

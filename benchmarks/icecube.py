@@ -21,11 +21,11 @@ from torch import nn
 from storage.errors import NumericalFailure
 from storage.run_directory import RunDirectory, read
 from tasks.icecube.batches import FEATURES, Batch, EventBatches
-from tasks.icecube.configuration import Trained
 from tasks.icecube.events import EventFiles, read_geometry
 from tasks.icecube.look import FIXED
 from tasks.icecube.stages import RatesConfig
-from tasks.icecube.training import Prepared, judge, losses
+from tasks.icecube.study import Trained
+from tasks.icecube.train import Prepared, judge, losses
 from tasks.stage.run import StageInput
 from tasks.training.loader import micro_batches
 from tasks.training.loop import initial_state

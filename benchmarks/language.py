@@ -17,8 +17,7 @@ from tasks.stage.execution import Execution
 from tasks.stage.numerics import Numerics, prepare
 from tasks.training.budget import Budget
 from tasks.training.loader import moved
-from tasks.training.optimizer import adamw
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 
 SIZES: dict[str, dict[str, int]] = {
     "2M": {"hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 512, "vocab_size": 4096},

@@ -24,9 +24,10 @@ from benchmarks import attack_peers, language
 from tasks.attacks.configuration import TriggerAttack
 from tasks.attacks.scoring import Victim
 from tasks.attacks.stages import JUDGED, SEARCHED
-from tasks.attacks.texts import attacked_texts, tokenizer_of, usable_tokens
+from tasks.attacks.texts import attacked_texts, usable_tokens
 from tasks.attacks.trigger import TriggerSearch, mean_loss, random_tokens
 from tasks.language.model import load
+from tasks.language.texts import tokenizer_of
 from tasks.monotonic.arm import BASE
 from tasks.training.order import example_at
 
@@ -64,7 +65,7 @@ class Bench:
         self.models, tokenizer = list(self.results["attacks"]["uat"]["triggers"]), tokenizer_of(setup)
         self.end = tokenizer.eos_token_id
         self.searched, self.judged = (
-            [text.tokens for text in attacked_texts(setup, tokenizer, split, self.attack.text_tokens)]
+            [text.tokens for text in attacked_texts(setup, split, self.attack.text_tokens)]
             for split in (SEARCHED, JUDGED)
         )
         self.usable_V = usable_tokens(tokenizer, len(self.victim(BASE).embeddings_VD))

@@ -13,7 +13,7 @@ same normaliser. The page below is the only description of the DAG.
 from deployments.dag.walk import Handle
 from deployments.functions import Stage, study
 from tasks.calorimeter import stages
-from tasks.calorimeter.study import Study
+from tasks.calorimeter.stages import Study
 from tasks.findings.sweep.configuration import Swept
 
 SHOWERS = Stage("calorimeter-showers", stages.ShowersConfig, "tasks.calorimeter.showers:showers", needs="cpu")

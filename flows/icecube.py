@@ -12,8 +12,7 @@ from deployments.dag.walk import Handle
 from deployments.functions import Stage, study
 from tasks.findings.sweep.configuration import Swept
 from tasks.icecube import stages
-from tasks.icecube.configuration import RateLimits, RateTries, Trained
-from tasks.icecube.study import Study
+from tasks.icecube.study import RateLimits, RateTries, Study, Trained
 
 PULSES = Stage("icecube-pulses", stages.PulsesConfig, "tasks.icecube.pulses:pulses", version=2, needs="cpu")
 LOOK = Stage("icecube-look", stages.LookConfig, "tasks.icecube.look:look", version=3, needs="cpu")
@@ -22,7 +21,7 @@ OVERFIT = Stage("icecube-overfit", stages.OverfitConfig, "tasks.icecube.train:ov
 TRIAL = Stage("icecube-trial", stages.TrialConfig, "tasks.icecube.train:trial", version=4)
 TRAIN = Stage("icecube-train", stages.TrainConfig, "tasks.icecube.train:train", version=2)
 AUDIT = Stage("icecube-audit", stages.AuditConfig, "tasks.icecube.audit:audit", version=3, needs="gpu")
-REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=10, needs="cpu")
+REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=11, needs="cpu")
 
 
 @study

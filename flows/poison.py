@@ -16,7 +16,7 @@ from deployments.functions import Stage, study
 from tasks.findings.sweep.configuration import Swept
 from tasks.language.stages import LabelledConfig
 from tasks.poison import stages
-from tasks.poison.study import Study
+from tasks.poison.stages import Study
 
 POOL = Stage("poison-pool", LabelledConfig, "tasks.language.labelled:labelled", needs="cpu")
 POISON = Stage("poison-poison", stages.PoisonConfig, "tasks.poison.fit:poison", version=2, needs="cpu")
@@ -26,7 +26,7 @@ FACTORS = Stage("poison-factors", stages.FactorsConfig, "tasks.poison.detect:fac
 SCORES = Stage("poison-scores", stages.ScoresConfig, "tasks.poison.detect:scores", version=5)
 DETECT = Stage("poison-detect", stages.DetectConfig, "tasks.poison.detect:detect", version=3, needs="cpu")
 REMOVE = Stage("poison-remove", stages.FitConfig, "tasks.poison.fit:fit", version=4)
-AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", version=6, needs="cpu")
+AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", version=7, needs="cpu")
 REPORT = Stage("poison-report", stages.EndConfig, "tasks.poison.report:report", version=5, needs="cpu")
 
 

@@ -30,10 +30,10 @@ UAT = Stage("summarisation-uat", attacks.UatConfig, "tasks.attacks.uat:uat", ver
 HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=4)
 TRANSFER = Stage("summarisation-transfer", attacks.TransferConfig, "tasks.attacks.transfer:transfer", version=2)
 REWRITE = Stage("summarisation-rewrite", stages.RewriteConfig, "tasks.summarisation.rewrite:rewrite", version=4)
-AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit", version=5)
-REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=6)
+AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit", version=6)
+REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=7)
 
-SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.summarisation.report:sweep_seeds", version=12, needs="cpu")
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.summarisation.report:sweep_seeds", version=13, needs="cpu")
 
 
 @study

@@ -33,8 +33,7 @@ if TYPE_CHECKING:  # the table of public names: `_public` reads it too
     from tasks.training.lightning_trainer import train_lightning
     from tasks.training.loop import train_problem
     from tasks.training.on_tensors import train
-    from tasks.training.optimizer import adamw
-    from tasks.training.problem import Problem
+    from tasks.training.problem import Problem, adamw
     from tasks.training.result import described as training_result
     from tasks.training.schedule import Schedule
     from tasks.training.transformers_trainer import train_transformers

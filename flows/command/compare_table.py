@@ -3,23 +3,18 @@
 import csv
 import io
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from storage.errors import BadInput
+from storage.errors import BadInput, CheckFailed
 from storage.reading import read_text
 from tasks.findings.arms import arm_table, comparison_table, in_words, test_table
+from tasks.findings.compare import compare
+from tasks.findings.configuration import Metric
 from tasks.findings.numbers import p_value
-from tasks.findings.statistics.comparison import (
-    Comparison,
-    TTest,
-    Values,
-    arm_mean,
-    compare_together,
-    judge_unpaired,
-    t_tests,
-)
+from tasks.findings.statistics.comparison import Arms, Comparison, TTest, arm_mean, t_tests
 
 
 @dataclass(frozen=True)
@@ -46,11 +41,11 @@ class Found:
 
     asked: Asked
     value: str
-    values: Values
+    values: Arms
     comparisons: list[Comparison]
     undecided: list[Comparison]
     other: list[Comparison]
-    """The same comparisons by the test that does not decide."""
+    """The same comparisons by Welch's t, where nobody said which test is meant."""
     tests: dict[tuple[str, str], dict[str, TTest]]
 
 
@@ -66,29 +61,24 @@ def compared_table(file: Path, asked: Asked) -> Found:
     pairs = [(arm, asked.reference) for arm in values if arm != asked.reference]
     if not asked.reference:  # each with each one before it
         pairs = [(later, earlier) for earlier, later in combinations(values, 2)]
-    level = (asked.confidence_level, asked.min_seeds)
+    metric = Metric(higher=asked.higher_is_better, pairs=[[*pair] for pair in pairs])
+    judge = partial(
+        compare, {value: values}, {value: metric}, asked.confidence_level, asked.min_seeds, may_equal=asked.allow_equal
+    )
     try:
-        paired = compare_together(
-            {value: values},
-            pairs,
-            *level,
-            higher=[value] if asked.higher_is_better else [],
-            allow_equal=asked.allow_equal,
-            other_seeds=asked.test == "unpaired",
-        )[value]
-    except ValueError as error:
+        decides = judge(unpaired=asked.test == "unpaired").differences[value]
+    except CheckFailed as error:
         ways = {
             "have the same value": ". Where values may be equal (counts, say): --allow-equal",
             "needs the same seeds": f". Where arms share no {asked.pair}: --test unpaired",
         }
-        hint = "".join(way for words, way in ways.items() if words in str(error))
-        raise BadInput(f"{file}: {error}{hint}") from None
-    unpaired = judge_unpaired(paired, values, *level, higher_is_better=asked.higher_is_better)
-    decides, other = (unpaired, paired) if asked.test == "unpaired" else (paired, unpaired)
+        hint = "".join(way for words, way in ways.items() if words in str(error.measured))
+        raise BadInput(f"{file}: {error.measured}{hint}") from None
+    other = [] if asked.test else judge(unpaired=True).differences[value]
     undecided = [
         comparison
-        for comparison, by_other in zip(decides, other, strict=True)
-        if not asked.test and (comparison.better, comparison.worse) != (by_other.better, by_other.worse)
+        for comparison, by_other in zip(decides, other, strict=False)
+        if (comparison.better, comparison.worse) != (by_other.better, by_other.worse)
     ]
     tests = {pair: t_tests(values, *pair, asked.confidence_level) for pair in pairs}
     return Found(asked, value, values, decides, undecided, other, tests)
@@ -138,9 +128,10 @@ def as_json(results: Found) -> dict[str, Any]:
 
 
 def _in_words(results: Found, place: int) -> str:
-    row, other = results.comparisons[place], results.other[place]
+    row = results.comparisons[place]
     if row not in results.undecided:
         return in_words(row, results.asked.min_seeds)
+    other = results.other[place]
     shows, not_ = ("the pairs show a difference", "Welch's t does not")
     if not (row.better or row.worse):
         shows, not_ = ("the pairs show no difference", "Welch's t does")

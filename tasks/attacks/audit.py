@@ -8,7 +8,7 @@ their own formulas.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,16 +16,16 @@ from transformers import PreTrainedModel
 
 from storage.errors import require, require_equal
 from tasks.attacks.configuration import BUDGET_SHARES
-from tasks.attacks.flips import random_flips
+from tasks.attacks.flips import FlipSearch, random_flips, written_into
 from tasks.attacks.reading import records_of
-from tasks.attacks.results import UatResult
-from tasks.attacks.scoring import Text
+from tasks.attacks.results import SEARCHES, UatResult
 from tasks.attacks.stages import ASKED, JUDGED, SEARCHED, AttackAuditConfig, UatConfig
-from tasks.attacks.texts import attacked_texts, tokenizer_of, usable_tokens
+from tasks.attacks.texts import attacked_texts, usable_tokens, victim_of
 from tasks.attacks.trigger import control_triggers
 from tasks.findings.audit import Again, Asked, Audited
 from tasks.language import model as language
 from tasks.language.pairs import packed_pairs, packed_split
+from tasks.language.texts import Text, tokenizer_of
 from tasks.language.tokenizer import round_trips
 from tasks.monotonic import asked as of_models
 from tasks.monotonic.arm import BASE
@@ -37,11 +37,14 @@ from tasks.stage.run import StageInput, StageRun
 from tasks.training.trained import number_kept
 
 HOW = (
-    "transformers' own forward in fp32 on {}, text by text (movement, order and random tokens by the stages' formulas)"
+    "transformers' own forward in fp32 on {}, text by text (movement, order, random tokens and one search by the "
+    "stages' formulas)"
 )
-SEARCHES = {"gradient": "", "blind": "blind_"}
-"""Search -> beginning of the columns that tell its flips."""
+BY_ROUNDING = 0.2
+"""The share of what a search adds to a loss by which another precision or machine may find more, or less."""
 Row = dict[str, Any]
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 Stages = Mapping[str, StageInput]
 
 
@@ -116,14 +119,14 @@ class Recorded:
     """What the records say of attacks, and the texts that were attacked."""
 
     def __init__(self, config: AttackAuditConfig, text: StageInput, stages: Stages) -> None:
-        self.config, self.tokenizer, self.given = config, tokenizer_of(text), stages
+        self.config, self.setup, self.tokenizer, self.given = config, text, tokenizer_of(text), stages
         uat = stages[f"uat-{config.attacked[0]}"].configuration(UatConfig)
         self.attack, self.seed, self.packed = uat.attack, uat.seed, packed_pairs(text.path / "text")
         wanted = (("uat", SEARCHED, uat.attack), ("uat", JUDGED, uat.attack), ("hotflip", JUDGED, config.hotflip))
         self.texts = {
             (kind, own.example_id): own
             for kind, split, attack in wanted
-            for own in attacked_texts(text, self.tokenizer, split, attack.text_tokens)
+            for own in attacked_texts(text, split, attack.text_tokens)
         }
 
     @cache  # noqa: B019  # it lives as long as the audit
@@ -150,7 +153,7 @@ class Recorded:
         return transfers
 
 
-def _named(values: Mapping[Any, Any], key: Any, check: str) -> Any:
+def _named(values: Mapping[Key, Value], key: Key, check: str) -> Value:
     require(key in values, check, key, "one of them")
     return values[key]
 
@@ -176,6 +179,7 @@ class _Attacked:
             kinds.append(("transfers", tried, self._transferred, f"{self.name}, {', '.join(wanted)}"))
         for kind, rows, again, apart in kinds:
             yield Asked(kind, rows, again, "nats per token", ASKED[kind], count), apart
+        yield Asked("searches", hotflip, self._searched, "nats per token", ASKED["searches"], 1), self.name
 
     def _computed(self, attack: str, document: str, prefix: tuple[int, ...], ids: tuple[int, ...]) -> torch.Tensor:
         """The losses of a text's own tokens behind a prefix; of a pair that of its whole reference."""
@@ -200,11 +204,7 @@ class _Attacked:
 
     def _written(self, flips: Row, search: str) -> list[int]:
         """The tokens of a text with what a search replaced."""
-        written = list(self.recorded.text("hotflip", flips["example_id"]).tokens)
-        places, tokens = (flips[f"{SEARCHES[search]}{column}"] for column in ("positions", "replacements"))
-        for place, token in zip(places, tokens, strict=True):
-            written[place] = token
-        return written
+        return [*written_into(self.recorded.text("hotflip", flips["example_id"]), flips, SEARCHES[search])]
 
     @cached_property
     def _usable_V(self) -> torch.Tensor:
@@ -233,6 +233,17 @@ class _Attacked:
             yield again(f"random tokens, {self.name}", row, loss, self._total("hotflip", row, ids=list(ids)))
         check = f"what hotflip on {self.name} made of document {row['example_id']} comes back from its text"
         require_equal(check, row["round_trips"], round_trips(self.recorded.tokenizer, written["gradient"]))
+
+    def _searched(self, row: Row) -> Iterator[Again]:
+        """Every round of the gradient search in one text, by the stage's own code; rounding may lead it another way."""
+        recorded, text = self.recorded, self.recorded.text("hotflip", row["example_id"])
+        fp32 = victim_of(self.model, recorded.setup, recorded.config.execution)
+        computed = FlipSearch(fp32, text, self._usable_V, self.hotflip, recorded.seed).run().loss_sums
+        apart = BY_ROUNDING * (computed[-1] - computed[0]) / row["tokens_scored"]
+        check = f"the rounds of hotflip on {self.name} in document {row['example_id']}"
+        require_equal(check, len(row["search_losses_sum_nats"]), len(computed))
+        for saw, loss in zip(row["search_losses_sum_nats"], computed, strict=True):
+            yield again(f"what hotflip on {self.name} found", row, saw, loss, apart)
 
     def _transferred(self, rows: list[Row]) -> Iterator[Again]:
         """What every search found for every model, on one document."""

@@ -12,20 +12,17 @@ from typing import Any
 from storage.errors import require, require_close, require_each_once, require_equal, require_limit
 from storage.records import Rows
 from tasks.attacks.configuration import BUDGET_SHARES, FlipAttack, TriggerAttack, steps_after
-from tasks.attacks.results import TriggerSearched, UatResult
+from tasks.attacks.results import SEARCHES, TriggerSearched, UatResult
 from tasks.attacks.stages import JUDGED, SEARCHED
-from tasks.language.checks import ROUNDING, ROUNDING_OF, Document, require_losses
+from tasks.language.checks import ROUNDING, ROUNDING_OF, require_losses
+from tasks.language.texts import Text
 
-LOSS_OF = {"gradient": "loss_sum_nats", "blind": "blind_loss_sum_nats"}
-"""Search -> where a record of an attack keeps the loss that it led to."""
-WRITTEN_BY = {"gradient": "positions", "blind": "blind_positions"}
-"""Search -> where a record of hotflip keeps what it replaced."""
 Scored = Mapping[str, tuple[str, int]]
 """Document -> its source, and how many of its tokens are scored."""
 
 
 def require_attacks(
-    attack: str, records: Mapping[str, Rows], judged: Mapping[str, Document], settings: TriggerAttack | FlipAttack
+    attack: str, records: Mapping[str, Rows], judged: Mapping[str, Text], settings: TriggerAttack | FlipAttack
 ) -> None:
     """Every model was attacked on the same tokens of the configured documents, which no search has seen."""
     documents = list(judged.values())[: settings.documents if isinstance(settings, FlipAttack) else None]
@@ -48,13 +45,13 @@ def require_attacks(
     _require_read(attack, [row for own in records.values() for row in own])
 
 
-def _require_own_tokens(what: str, row: dict[str, Any], document: Document, most: int) -> None:
+def _require_own_tokens(what: str, row: dict[str, Any], document: Text, most: int) -> None:
     """All tokens of the text but those that an attacker may write are scored, the same before and after.
 
     Of a pair the whole reference, into which nobody writes.
     """
     tokens, where = document.scored(most), f"document {row['example_id']}"
-    written = row.get("writable", []) if document.reference is None else []
+    written = row.get("writable", []) if not document.reference else []
     require(
         (row["text_tokens"], row["tokens_scored"] + len(written)) == (tokens, tokens),
         f"{what} scored the text's own tokens alone",
@@ -76,8 +73,8 @@ def _require_own_tokens(what: str, row: dict[str, Any], document: Document, most
     )
 
 
-def _require_flips(what: str, row: dict[str, Any], document: Document, attack: FlipAttack) -> None:
-    where, writable, tokens = f"document {row['example_id']}", row["writable"], min(document.tokens, attack.text_tokens)
+def _require_flips(what: str, row: dict[str, Any], document: Text, attack: FlipAttack) -> None:
+    where, writable, tokens = f"document {row['example_id']}", row["writable"], min(len(document), attack.text_tokens)
     of_text = len(set(writable)) == len(writable) and set(writable) <= set(range(tokens))
     require(
         of_text, f"{what}: positions open to the attacker are of the text, {where}", writable, f"each of {tokens} once"
@@ -150,14 +147,14 @@ def require_transfer(
     own: Mapping[str, Mapping[str, Rows]],
     uat: Mapping[str, UatResult],
     attack: TriggerAttack,
-    searched: Sequence[Document],
+    searched: Sequence[Text],
 ) -> None:
     """Everything was tried on every model, on the tokens of the attacks.
 
     `own` are the records of each attack and model; `searched` the documents of attack-search.
     """
     require_losses("transfer", rows)
-    for (model, result), search in product(uat.items(), LOSS_OF):
+    for (model, result), search in product(uat.items(), SEARCHES):
         _require_ended(f"the {search} search of uat on {model}", getattr(result, search), attack)
     tried: dict[tuple[str, ...], Rows] = defaultdict(list)
     for row in rows:
@@ -165,56 +162,31 @@ def require_transfer(
     of_search = {each.example_id: (each.source, each.scored(attack.text_tokens)) for each in searched}
     clean: dict[str, dict[str, float]] = defaultdict(dict)
     for kind, split in (("uat", SEARCHED), ("uat", JUDGED), ("hotflip", JUDGED)):
-        models = list(own[kind])
-        for search, found_for in product(LOSS_OF, models):
-            of_models: dict[str, Rows] = {}
-            for model in models:
-                what = f"transfer of {kind} ({search} search) from {found_for} to {model} on {split}"
-                of_pair = of_models[model] = tried.pop((kind, split, search, found_for, model), [])
+        for search, found_for in product(SEARCHES, own[kind]):
+            for name in getattr(uat[found_for], search).named() if kind == "uat" else [kind]:
+                of_models = {model: tried.pop((name, split, search, found_for, model), []) for model in own[kind]}
+                for model, of_pair in of_models.items():
+                    what = f"transfer of {name} ({search} search) from {found_for} to {model} on {split}"
+                    if split == SEARCHED:
+                        _require_documents(what, of_pair, of_search)
+                        _require_one_clean_loss(what, of_pair, clean[model])
+                    else:
+                        kept = name == kind and found_for == model  # a restart that was not kept has no record there
+                        loss = f"{SEARCHES[search]}loss_sum_nats" if kept else None
+                        _require_own(what, of_pair, own[kind][model], loss)
                 if split == SEARCHED:
-                    _require_documents(what, of_pair, of_search)
-                    _require_one_clean_loss(what, of_pair, clean[model])
-                else:
-                    _require_own(what, of_pair, own[kind][model], LOSS_OF[search] if found_for == model else None)
-            if split == SEARCHED:
-                _require_searched(uat[found_for], search, found_for, "uat", of_models[found_for], attack)
-            if kind == "uat" or any(row[WRITTEN_BY[search]] for row in own[kind][found_for]):
-                _require_read_by_others(f"{kind} ({search} search) on {found_for}", found_for, of_models)
-    for (model, result), search in product(uat.items(), LOSS_OF):
-        _require_restarts(search, model, result, attack, tried, own["uat"], of_search)
+                    _require_searched(uat[found_for], search, found_for, name, of_models[found_for], attack)
+                if kind == "uat" or any(row[f"{SEARCHES[search]}positions"] for row in own[kind][found_for]):
+                    _require_read_by_others(f"{name} ({search} search) on {found_for}", found_for, of_models)
     require(not tried, "transfer tried the attacks of the study", f"also {', '.join(map(str, tried))}", "no others")
 
 
 def _require_ended(what: str, searched: TriggerSearched, attack: TriggerAttack) -> None:
-    made, planned = (
-        (len(searched.restarts), len(searched.curve)),
-        (attack.restarts, attack.restarts * attack.iterations),
-    )
+    made = (len(searched.restarts), len(searched.curve))
+    planned = (attack.restarts, attack.restarts * attack.iterations)
     require_equal(f"{what} ran to its end, in restarts and iterations", made, planned)
     lengths = {len(restart.trigger_ids) for restart in searched.restarts}
     require_equal(f"the triggers of {what} are as long as configured", lengths, {attack.trigger_tokens})
-
-
-def _require_restarts(
-    search: str,
-    found_for: str,
-    result: UatResult,
-    attack: TriggerAttack,
-    tried: dict[tuple[str, ...], Rows],
-    own: Mapping[str, Rows],
-    of_search: Scored,
-) -> None:
-    """Restarts that were not kept were tried like the kept one; takes their rows out of `tried`."""
-    for name in getattr(result, search).named():
-        for model, split in product(own if name != "uat" else (), (SEARCHED, JUDGED)):
-            what = f"transfer of {name} ({search} search) from {found_for} to {model} on {split}"
-            rows = tried.pop((name, split, search, found_for, model), [])
-            if split == JUDGED:
-                _require_own(what, rows, own[model], None)
-                continue
-            _require_documents(what, rows, of_search)
-            if model == found_for:
-                _require_searched(result, search, found_for, name, rows, attack)
 
 
 def _require_searched(result: UatResult, search: str, model: str, name: str, rows: Rows, attack: TriggerAttack) -> None:

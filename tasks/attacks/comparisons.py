@@ -1,8 +1,8 @@
 """Comparisons: effects of the attacks, at equal clean loss too, the primary answer, and all the rest."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 from storage.records import Rows
 from tasks.attacks.configuration import FlipAttack, Primary
@@ -22,6 +22,7 @@ from tasks.monotonic.arm import BASE, BASELINE, CONTROL, MONOTONIC, placebos
 from tasks.monotonic.result import ArmFacts
 
 Pairs = Sequence[tuple[str, str]]
+Value = TypeVar("Value")
 LEAST_RISE = 0.01
 """Nats per token: if the baseline's own sublayers do less than this, no share of it says that others live."""
 
@@ -38,7 +39,7 @@ def test_differences(rows: Rows, pairs: Pairs, how: Evaluation) -> list[LossDiff
     return [paired_difference(rows, *pair, how.bootstrap_resamples, how.confidence_level) for pair in pairs]
 
 
-def line_of_training(models: Mapping[str, Any]) -> list[str]:
+def line_of_training(models: Collection[str]) -> list[str]:
     """The models of one training without constraint, from its beginning to the baseline."""
     before = [model for model in models if model.startswith(f"{BASE}@")]
     after = [model for model in models if model.startswith(f"{BASELINE}@")]
@@ -53,7 +54,7 @@ def attack_findings(searched: Mapping[str, Searched], tried: Tried, pairs: Pairs
     rows = [row for own in records.values() for row in own]
     arms = [model for model in searched if "@" not in model and model not in (BASE, BASELINE)]
 
-    def of_each(value: Callable[[Any], Any]) -> dict[str, Any]:
+    def of_each(value: Callable[[Searched], Value]) -> dict[str, Value]:
         return {model: value(result) for model, result in searched.items()}
 
     by_search = (("triggers", "gradient"), ("blind_triggers", "blind")) if first.triggers else ()

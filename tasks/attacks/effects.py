@@ -14,16 +14,18 @@ them it would choose its own denominator.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from storage.records import Rows
 from tasks.findings.statistics.permutation import exchange_p_value
 from tasks.findings.statistics.rates import rate, rate_difference
 from tasks.findings.statistics.resampling import Estimate, Statistic, estimate, sums_by_source
 from tasks.findings.statistics.seeds import OverSeeds, over_seeds
 from tasks.stage.result import Result
 
+Total = TypeVar("Total", float, np.ndarray)
 LISTS = ("control_losses_sum_nats", "budget_losses_sum_nats")
 
 
@@ -70,12 +72,12 @@ class EffectDifference(Result):
     success_rate: Estimate | None = None
 
 
-def increase(tokens: Any, attacked: Any, clean: Any) -> Any:
+def increase(tokens: Total, attacked: Total, clean: Total) -> Total:
     """Increase of the loss in nats per token, of token-weighted means."""
     return (attacked - clean) / tokens
 
 
-def relative_increase(tokens: Any, attacked: Any, clean: Any, text_tokens: Any, text_clean: Any) -> Any:
+def relative_increase(tokens: Total, attacked: Total, clean: Total, text_tokens: Total, text_clean: Total) -> Total:
     """Increase of the loss per token as a share of the whole texts' clean loss per token."""
     return increase(tokens, attacked, clean) / (text_clean / text_tokens)
 
@@ -96,11 +98,7 @@ CONTROLS: dict[str, tuple[Statistic, tuple[str, ...]]] = {
 
 
 def attack_effect(
-    rows: list[dict[str, Any]],
-    model: str,
-    resamples: int,
-    confidence_level: float,
-    success_threshold: float | None = None,
+    rows: Rows, model: str, resamples: int, confidence_level: float, success_threshold: float | None = None
 ) -> Effect:
     """The effect of an attack on one model, with whole sources resampled.
 
@@ -138,7 +136,7 @@ def attack_effect(
 
 
 def paired_effects(
-    searches: Sequence[list[dict[str, Any]]],
+    searches: Sequence[Rows],
     model: str,
     reference: str,
     resamples: int,
@@ -183,7 +181,7 @@ def paired_effects(
 
 
 def difference_over_seeds(
-    rows_of_seeds: Sequence[list[dict[str, Any]]], model: str, reference: str, measure: str, confidence_level: float
+    rows_of_seeds: Sequence[Rows], model: str, reference: str, measure: str, confidence_level: float
 ) -> OverSeeds:
     """`measure` (a key of MEASURES) on `model` minus that on `reference`, mean over seeds; see `over_seeds`.
 
@@ -221,7 +219,7 @@ def minus(statistic: Statistic, columns: int) -> Statistic:
     return lambda *totals: statistic(*totals[:columns]) - statistic(*totals[columns:])
 
 
-def records_of(rows: list[dict[str, Any]], model: str) -> list[dict[str, Any]]:
+def records_of(rows: Rows, model: str) -> Rows:
     """The records of one model; ValueError where there is none or one cannot be used."""
     chosen = [row for row in rows if row["model"] == model]
     if not chosen:
@@ -237,7 +235,7 @@ def records_of(rows: list[dict[str, Any]], model: str) -> list[dict[str, Any]]:
     return chosen
 
 
-def require_same_tokens(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+def require_same_tokens(ours: Rows, theirs: Rows) -> None:
     """ValueError, with the document's name, where two models were not scored on the same tokens of the same texts."""
     identity = ("example_id", "source", "text_tokens", "tokens_scored")
     a, b = (Counter(tuple(row[column] for column in identity) for row in rows) for rows in (ours, theirs))
@@ -249,7 +247,7 @@ def require_same_tokens(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]
 
 
 def effect_sums(
-    chosen: list[dict[str, Any]], sources: Sequence[str] | None = None, success_threshold: float | None = None
+    chosen: Rows, sources: Sequence[str] | None = None, success_threshold: float | None = None
 ) -> dict[str, np.ndarray]:
     """The columns of MEASURES, and `budget 0`, `budget 1`, ..., summed by source, float64 [sources].
 

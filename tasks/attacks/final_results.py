@@ -36,6 +36,7 @@ OF_ATTACKS = Origins(
     asked={
         **dict.fromkeys(("attacks.*.effects.*", "attacks.*.differences.*", "attacks.*.at_equal_loss*"), "transfers"),
         **dict.fromkeys(("attacks.*.attacked_by.*", "attacks.*triggers.*", "transfer.*", "primary.*"), "transfers"),
+        "attacks.hotflip.effects.*.budget_increases.*": "searches",
         **dict.fromkeys(("attacks.*_increase_nats_per_token*", "attacks.*control*"), "losses under triggers"),
         **dict.fromkeys(("models.*loss_nats_per_token", "models.*.perplexity", "differences.*"), "test losses"),
         **dict.fromkeys(("arms.*.sublayers.loss*", "arms.*.alive_share"), "losses of liveness"),

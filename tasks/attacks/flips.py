@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from storage.errors import require
 from tasks.attacks.candidates import Candidates, blind, by_gradient, rank_correlation
 from tasks.attacks.configuration import BUDGET_SHARES, FlipAttack, steps_after
 from tasks.attacks.scoring import Count, Victim, replaced, rewritten, targets
@@ -187,6 +188,15 @@ def scored_tokens(text: Sequence[int], writable: Sequence[int]) -> torch.Tensor:
     if targets(text) is text:
         scored_L[list(writable)] = False
     return scored_L
+
+
+def written_into(text: Sequence[int], row: Mapping[str, Any], search: str = "") -> Sequence[int]:
+    """The text with what a record says that a search wrote into it; `search` is how its columns begin."""
+    places, tokens = row[f"{search}positions"], row[f"{search}replacements"]
+    what, most = f"{search}positions of document {row['example_id']}", len(text)
+    inside = len(places) == len(tokens) and {*places} <= {*range(most)}
+    require(inside, f"{what} are of its text", places, f"{len(tokens)}, each below {most}")
+    return rewritten(text, [*(dict(enumerate(text)) | dict(zip(places, tokens, strict=True))).values()])
 
 
 def _seed_of(text: Sequence[int]) -> list[int]:

@@ -8,21 +8,22 @@ from tasks.attacks.compiled import compile_search
 from tasks.attacks.effects import succeeded
 from tasks.attacks.flips import FlipSearch, advance, random_flips
 from tasks.attacks.ledger import Ledger
-from tasks.attacks.scoring import Text, Victim, targets
+from tasks.attacks.scoring import Victim, targets
 from tasks.attacks.stages import JUDGED, KEY_COLUMNS, HotFlipConfig
-from tasks.attacks.texts import attacked_texts, tokenizer_of, usable_tokens, victim
+from tasks.attacks.texts import attacked_texts, usable_tokens, victim
+from tasks.language.texts import Text, tokenizer_of
 from tasks.language.tokenizer import round_trips
 from tasks.stage.run import StageInput, StageRun
 
 
-def hotflip(run: StageRun, config: HotFlipConfig, text: StageInput, model: StageInput) -> dict[str, Any]:
+def hotflip(run: StageRun, config: HotFlipConfig, text: StageInput, model: StageInput) -> dict[str, object]:
     """Attacks every text by itself, beside a blind search that spends as much, and as many random flips; fp32 judges.
 
     Writes one record for each text, each a part of its own. On a GPU so many texts are searched at once as fill its
     passes. The state of searches is kept now and then, so that a continuation loses little of them.
     """
     attack, tokenizer, settings = config.attack, tokenizer_of(text), config.execution
-    texts = attacked_texts(text, tokenizer, JUDGED, attack.text_tokens, attack.documents)
+    texts = attacked_texts(text, JUDGED, attack.text_tokens, attack.documents)
     with run.watched(settings.stall_minutes):
         judge = victim(text, model.path / config.folder, settings)
         attacker = _Attacker(run, config, judge, tokenizer, texts)
@@ -42,7 +43,7 @@ class _Attacker:
         self.usable_V = usable_tokens(tokenizer, len(judge.embeddings_VD))
         self.together = texts_together(judge)
         compile_search(config.execution, self.searching, max(map(len, texts)))
-        self.ledger, self.group = Ledger(run, config.execution), -1
+        self.ledger, self.group = Ledger[list[Any]](run, config.execution), -1
         self.searches: dict[str, list[FlipSearch]] = {}
 
     def searched(self, number: int) -> tuple[FlipSearch, FlipSearch]:

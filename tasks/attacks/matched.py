@@ -7,10 +7,10 @@ increase(clean loss) through the models of that line, straight between neighbour
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
+from storage.records import Rows
 from tasks.attacks.effects import effect_sums, increase, records_of, require_same_tokens
 from tasks.findings.statistics.resampling import Estimate, estimate
 from tasks.findings.statistics.seeds import OverSeeds, over_seeds
@@ -42,7 +42,7 @@ class MatchedDifference(Result):
 
 
 def matched_difference(
-    searches: Sequence[list[dict[str, Any]]], model: str, path: Sequence[str], resamples: int, confidence_level: float
+    searches: Sequence[Rows], model: str, path: Sequence[str], resamples: int, confidence_level: float
 ) -> MatchedDifference:
     """The increase on `model` minus that of the models of `path` at the same clean loss, with its interval.
 
@@ -86,7 +86,7 @@ def matched_difference(
     )
 
 
-def _sums(rows: list[dict[str, Any]], model: str, path: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
+def _sums(rows: Rows, model: str, path: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
     """The columns of each model, summed by source."""
     chosen = {name: records_of(rows, name) for name in (model, *path)}
     for name in path:
@@ -94,7 +94,7 @@ def _sums(rows: list[dict[str, Any]], model: str, path: Sequence[str]) -> dict[s
     return {name: effect_sums(own) for name, own in chosen.items()}
 
 
-def on_curve(place: Any, clean: Sequence[Any], risen: Sequence[Any]) -> Any:
+def on_curve(place: np.ndarray, clean: Sequence[np.ndarray], risen: Sequence[np.ndarray]) -> np.ndarray:
     """The curve through the points (clean, risen), in this order, at `place`; arrays of any one shape.
 
     Beyond an end it stays at the end's height. A point left of the one before it stands at the same place.
@@ -108,7 +108,7 @@ def on_curve(place: Any, clean: Sequence[Any], risen: Sequence[Any]) -> Any:
     return height
 
 
-def _above_curve(tokens_scored: Any, text_tokens: Any, *of_models: Any) -> Any:
+def _above_curve(tokens_scored: np.ndarray, text_tokens: np.ndarray, *of_models: np.ndarray) -> np.ndarray:
     """Increase of the first model minus the curve of the others; three totals each, as in OF_MODEL."""
     risen = [increase(tokens_scored, loss, clean) for loss, clean in zip(of_models[::3], of_models[1::3], strict=True)]
     clean = [text_clean / text_tokens for text_clean in of_models[2::3]]

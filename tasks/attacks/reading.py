@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from storage.records import Rows, read_records
-from tasks.attacks.checks import LOSS_OF, require_attacks, require_transfer
+from tasks.attacks.checks import require_attacks, require_transfer
 from tasks.attacks.configuration import BACKWARD_FORWARDS, FlipAttack, TriggerAttack
-from tasks.attacks.results import Cost, SearchPoint, Transfers, Trigger, UatResult
+from tasks.attacks.results import SEARCHES, Cost, SearchPoint, Transfers, Trigger, UatResult
 from tasks.attacks.stages import JUDGED, SEARCHED
 from tasks.attacks.strongest import Tried, increases_of
 from tasks.findings.gates import Gate, same
-from tasks.language import foreign
-from tasks.language.checks import documents
+from tasks.language.texts import texts_of, tokenizer_of
 from tasks.language.tokenizer import text_of
 from tasks.stage.run import StageInput
 
@@ -45,7 +44,7 @@ class Searched:
             SearchPoint(forward_sequences=attack.forwards_after(step, documents), loss_nats_per_token=loss)
             for step, loss in enumerate(result.gradient.curve, 1)
         ]
-        ids = {search: getattr(result, search).best.trigger_ids for search in LOSS_OF}
+        ids = {search: getattr(result, search).best.trigger_ids for search in SEARCHES}
         triggers = {
             search: Trigger(trigger_ids=own, trigger_text=text_of(tokenizer, own)) for search, own in ids.items()
         }
@@ -83,23 +82,24 @@ class ReadAttacks:
     ) -> Self:
         """`stages` hold `text`, `transfer`, and `uat-...` and `hotflip-...` of every model."""
         text = stages["text"]
-        judged, searched = (documents(text, split) for split in (JUDGED, SEARCHED))
+        judged, searched = (texts_of(text, split) for split in (JUDGED, SEARCHED))
+        by_id = {document.example_id: document for document in judged}
         results = {model: UatResult.read(stages[f"uat-{model}"]) for model in models}
         own = {
             attack: {model: records_of(stages[f"{attack}-{model}"]) for model in models}
             for attack in ("uat", "hotflip")
         }
-        require_attacks("uat", own["uat"], judged, uat)
-        require_attacks("hotflip", own["hotflip"], judged, hotflip)
+        require_attacks("uat", own["uat"], by_id, uat)
+        require_attacks("hotflip", own["hotflip"], by_id, hotflip)
         rows = records_of(stages["transfer"])
-        require_transfer(rows, own, results, uat, list(searched.values()))
+        require_transfer(rows, own, results, uat, searched)
         increases = increases_of(rows)
         on_search = increases["uat", SEARCHED]
         tried = {
             "uat": Tried.of("uat", own["uat"], rows, on_search, results),
             "hotflip": Tried.of("hotflip", own["hotflip"], rows),
         }
-        tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
+        tokenizer = tokenizer_of(text)
         of_triggers = {
             model: Searched.of_triggers(of_model, uat, len(searched), tokenizer) for model, of_model in results.items()
         }

@@ -15,6 +15,8 @@ from tasks.findings.statistics.seeds import OverSeeds
 from tasks.stage.result import Result
 
 ATTACKS = ("uat", "hotflip")
+SEARCHES = {"gradient": "", "blind": "blind_"}
+"""Search -> how its columns begin in the record of an attack."""
 
 
 class SearchPoint(Result):

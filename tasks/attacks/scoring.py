@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from storage.errors import BadInput, CheckFailed
 from tasks.attacks.configuration import BACKWARD_FORWARDS
 from tasks.language.configuration import Precision
 from tasks.language.model import filled_up
+from tasks.language.texts import Text
 from tasks.stage.outcome import is_out_of_memory
 
 SPLIT_ARCHITECTURES = frozenset({"gpt_neox", "gpt2", "llama", "qwen2", "qwen3"})
@@ -30,22 +31,6 @@ ROWS_OF_LOGITS = 2048
 SHARED_BATCHES, SMALLEST_BATCH, SHARING_PAYS = 8, 4, 0.75
 """Variants of one text run in so many batches, each from where its first one differs; no batch is smaller than that;
 and only where at most this share of the tokens is left to read: more and smaller passes cost something themselves."""
-
-
-@dataclass(frozen=True)
-class Text(Sequence[int]):
-    """The first tokens of one document, which are attacked; `reference`, of a pair: what is predicted from them."""
-
-    example_id: str
-    source: str
-    tokens: list[int]
-    reference: list[int] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self.tokens[place]
 
 
 Tokens = Sequence[Sequence[int]]

@@ -1,12 +1,11 @@
 """Configuration of the stages that attack models."""
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
 from tasks.attacks.study import AttackStudy
 from tasks.findings.configuration import Audit, Evaluation
-from tasks.language.stages import TRAINING, OfLanguageStudy
-from tasks.language.study import LanguageExecution
+from tasks.language.stages import TRAINING, LanguageExecution, OfLanguageStudy
 from tasks.monotonic.arm import BASE, MONOTONIC
 from tasks.monotonic.configuration import Constraint, Variant
 from tasks.monotonic.stages import ASKED as OF_MODELS
@@ -62,6 +61,7 @@ class TransferConfig(OfAttackStudy):
 
 
 ASKED = OF_MODELS | dict.fromkeys(("test losses", "losses under triggers", "losses under flips", "transfers"), 1e-4)
+ASKED |= {"searches": 0.01}
 """Kind of numbers that every audit of attacks computes again -> how near they must be. Losses in nats per token:
 everything is compared in fp32, whatever the precision of trainings and searches was."""
 
@@ -81,7 +81,7 @@ class AttackAuditConfig(OfAttackStudy):
     execution: LanguageExecution
 
     @classmethod
-    def of(cls, study: StudyBase, /, **more: Any) -> Self:
+    def of(cls, study: StudyBase, /, **more: object) -> Self:
         assert isinstance(study, AttackStudy)
         starts = {arm: f"start-{start}" for arm in study.arms if (start := study.start_of(arm))}
         models = {name: "/".join(kept) for name, kept in study.attacked().items()}
@@ -105,6 +105,6 @@ class AttackReportConfig(OfAttackStudy):
     primary: Primary
 
     @classmethod
-    def of(cls, study: StudyBase, /, **more: Any) -> Self:
+    def of(cls, study: StudyBase, /, **more: object) -> Self:
         assert isinstance(study, AttackStudy)
         return super().of(study, attacked=[*study.attacked()], **more)

@@ -8,12 +8,12 @@ was found for any of them, the same for all, and what does most counts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from storage.records import Rows
-from tasks.attacks.results import Transferred, UatResult
+from tasks.attacks.results import SEARCHES, Transferred, UatResult
 from tasks.attacks.stages import JUDGED, SEARCHED
 
 By = tuple[str, str]
@@ -69,7 +69,7 @@ class Tried:
         names = {
             (search, model): list(getattr(result, search).named())[number - 1]
             for model, result in uat.items()
-            for search in ("gradient", "blind")
+            for search in SEARCHES
         }
         rows = [
             row | {"attack": "uat"}
@@ -122,7 +122,7 @@ class Tried:
         }
 
 
-def increases_of(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Transferred]:
+def increases_of(rows: Rows) -> dict[tuple[str, str], Transferred]:
     """(attack, split) -> increases of the loss, in nats per scored token, of these records."""
     tokens: dict[tuple[str, ...], int] = defaultdict(int)
     risen: dict[tuple[str, ...], float] = defaultdict(float)

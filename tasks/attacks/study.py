@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -17,9 +17,9 @@ from tasks.language.configuration import (
     PretrainedHub,
     TrainedTokenizer,
 )
-from tasks.language.study import LanguageStudy, snapshot_folder
-from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC, ArmName
-from tasks.monotonic.configuration import VARIANTS, Constraint
+from tasks.language.stages import LanguageStudy, snapshot_folder
+from tasks.monotonic.arm import ARCHITECTURES, ARMS, BASE, BASELINE, MONOTONIC, ArmName
+from tasks.monotonic.configuration import Constraint
 from tasks.stage.configuration import scientific
 from tasks.stage.validation import require_at_most, require_once
 
@@ -73,7 +73,7 @@ class AttackStudy(LanguageStudy):
             raise ValueError(
                 f"the arm {', '.join(equal)} is the monotonic arm with this constraint: leave it out of arms"
             )
-        known = VARIANTS.get(_architecture(self.model))  # constrain, which loads the model, asks it of others
+        known = ARCHITECTURES.get(_architecture(self.model))  # constrain, which loads the model, asks it of others
         if known and variant not in known:
             raise ValueError(
                 f"constraint.variant {variant} does not exist in a model of architecture {_architecture(self.model)}, "
@@ -154,7 +154,7 @@ class AttackStudy(LanguageStudy):
         return f"{ARMS[arm].signs}-{ARMS[arm].started(self.constraint)}" if ARMS[arm].signs else ""
 
     @property
-    def base_fields(self) -> dict[str, Any]:
+    def base_fields(self) -> dict[str, object]:
         """Those of the stage that makes the base model."""
         scratch, snapshots, trials = bool(self.from_scratch), len(self.snapshots), len(self.learning_rates) or 1
         kept = trials + (trials > 1)  # choose keeps a copy
@@ -167,7 +167,7 @@ class AttackStudy(LanguageStudy):
         }
 
     @property
-    def start_fields(self) -> dict[str, dict[str, Any]]:
+    def start_fields(self) -> dict[str, dict[str, object]]:
         """Name of each start of constrained weights -> the fields of its stage; arms that start alike share one."""
         seeds = [self.seed, *([self.from_scratch.init_seed] if self.from_scratch else [])]
         return {
@@ -182,7 +182,7 @@ class AttackStudy(LanguageStudy):
             if (name := self.start_of(arm))
         }
 
-    def training_fields(self, arm: str) -> list[dict[str, Any]]:
+    def training_fields(self, arm: str) -> list[dict[str, object]]:
         """Those of the one training of the arm, or of one for each learning rate that is tried."""
         rates = self.learning_rates or [self.budget.learning_rate]
         name = "" if arm in (BASELINE, MONOTONIC) else arm

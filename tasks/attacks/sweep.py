@@ -117,7 +117,7 @@ def _in_other_ways(answers: Sequence[AttackResults], level: float) -> dict[str, 
     ways = [in_other_ways(results.primary, results.attacks) for results in answers]
     known = {way: [row.value for row in (of_cell.get(way) for of_cell in ways) if row] for way in ways[0]}
     means = {way: mean_over_seeds(values, level) for way, values in known.items() if len(values) == len(answers)}
-    return {way: Estimate(value=mean.mean, interval=mean.interval) for way, mean in means.items()}
+    return {way: Estimate(value=mean, interval=interval) for way, (mean, _, interval) in means.items()}
 
 
 def _increase(cells: Sequence[Cell], attack: str, model: str, reference: str, level: float) -> OverSeeds:

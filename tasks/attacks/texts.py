@@ -6,24 +6,22 @@ An attack works on token ids and is reported as text. An id that the tokenizer w
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
 
-import pyarrow.parquet as pq
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from storage.errors import BadInput
-from tasks.attacks.scoring import Scored, Text, Tokens, Victim, finite
-from tasks.language import foreign
+from tasks.attacks.scoring import Scored, Tokens, Victim, finite, targets
 from tasks.language import model as language
 from tasks.language.model import filled_up, reference_losses, until_the_end, written_before
-from tasks.language.pairs import packed_pairs, parted
+from tasks.language.pairs import packed_pairs
 from tasks.language.result import PackedPairs
-from tasks.language.study import LanguageExecution
-from tasks.language.tokenizer import encode, encode_pairs, text_of
+from tasks.language.stages import LanguageExecution
+from tasks.language.texts import Text, texts_of, tokenizer_of
+from tasks.language.tokenizer import encode, text_of
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput
 
@@ -58,41 +56,31 @@ MIN_TOKENS = 2
 """A shorter text leaves nothing to score once a token is replaced."""
 
 
-def attacked_texts(
-    setup: StageInput, tokenizer: PreTrainedTokenizerBase, split: str, tokens: int, documents: int | None = None
-) -> list[Text]:
+def attacked_texts(setup: StageInput, split: str, tokens: int, documents: int | None = None) -> list[Text]:
     """The first `tokens` tokens of the first `documents` documents of a split, the same for every model.
 
     The end is cut, never the beginning, so nothing that stands in front is lost. Of pairs the articles are attacked.
     BadInput for a document with fewer than two tokens: none is left out in silence.
     """
-    rows = pq.read_table(setup.path / "text" / f"{split}.parquet").to_pylist()[:documents]
-    if packed := packed_pairs(setup.path / "text"):
-        ids = encode_pairs(tokenizer, (parted(row["text"]) for row in rows))
-        pairs = [(article[:tokens], packed.as_read([], summary)[1]) for article, summary in ids]
-    else:
-        pairs = [(own[:tokens], []) for own in encode(tokenizer, (row["text"] for row in rows))]
-    texts = [Text(row["example_id"], row["source"], *pair) for row, pair in zip(rows, pairs, strict=True)]
-    for row, text in zip(rows, texts, strict=True):
-        if len(text.tokens) < MIN_TOKENS:
+    texts = [replace(text, tokens=text.tokens[:tokens]) for text in texts_of(setup, split, documents)]
+    for text in texts:
+        if len(text) < MIN_TOKENS:
             raise BadInput(
-                f"the document {row['text'][:40]!r} of split {split} (source {row['source']}) has "
-                f"{len(text.tokens)} token, which cannot be attacked: take it out of the text"
+                f"the document {text.text[:40]!r} of split {split} (source {text.source}) has {len(text)} token, which "
+                "cannot be attacked: take it out of the text"
             )
     return texts
 
 
-def tokenizer_of(setup: StageInput) -> PreTrainedTokenizerBase:
-    """The study's tokenizer."""
-    return foreign.tokenizer(setup.path / "text" / "tokenizer", local_files_only=True)
-
-
 def victim(setup: StageInput, model: Path, execution: LanguageExecution) -> Victim:
     """The model in this folder, ready to be attacked as the study's text is read, and judged in fp32."""
-    network, end_of_text = language.load(model).to(device(execution)), tokenizer_of(setup).eos_token_id
-    if packed := packed_pairs(setup.path / "text"):
-        return PairVictim(network, end_of_text, execution.attack_batch_examples, packed=packed)
-    return Victim(network, end_of_text, execution.attack_batch_examples)
+    return victim_of(language.load(model).to(device(execution)), setup, execution)
+
+
+def victim_of(model: PreTrainedModel, setup: StageInput, execution: LanguageExecution) -> Victim:
+    how = (model, tokenizer_of(setup).eos_token_id, execution.attack_batch_examples)
+    packed = packed_pairs(setup.path / "text")
+    return PairVictim(*how, packed=packed) if packed else Victim(*how)
 
 
 @dataclass
@@ -113,7 +101,7 @@ class PairVictim(Victim):
         read_BL, references_BS = self._read(rows, prefixes, texts), self._references(rows, texts)
         with self.in_precision():
             losses_BS = reference_losses(self.model, read_BL, references_BS, self.packed.end_of_text_id)
-        return [own_S[: len(_reference(texts[row]))] for own_S, row in zip(finite(losses_BS), rows, strict=True)]
+        return [own_S[: len(targets(texts[row]))] for own_S, row in zip(finite(losses_BS), rows, strict=True)]
 
     def _gradients(self, rows: Sequence[int], prefixes: Tokens, texts: Tokens, scored: Scored) -> list[torch.Tensor]:
         read_BL, references_BS = self._read(rows, prefixes, texts), self._references(rows, texts)
@@ -142,9 +130,5 @@ class PairVictim(Victim):
         return filled_up(read, packed.padding_id).to(self.device)
 
     def _references(self, rows: Sequence[int], texts: Tokens) -> torch.Tensor:
-        references = [_reference(texts[row]) for row in rows]
+        references = [targets(texts[row]) for row in rows]
         return filled_up(references, self.packed.padding_id).to(self.device)
-
-
-def _reference(text: Sequence[int]) -> list[int]:
-    return cast(Text, text).reference

@@ -2,27 +2,26 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from storage.errors import CheckFailed
-from storage.records import read_records
-from tasks.attacks.flips import scored_tokens
-from tasks.attacks.results import UatResult
-from tasks.attacks.scoring import Text, Victim, targets
+from storage.records import Rows, read_records
+from tasks.attacks.flips import scored_tokens, written_into
+from tasks.attacks.results import SEARCHES, UatResult
+from tasks.attacks.scoring import Victim, targets
 from tasks.attacks.stages import JUDGED, SEARCHED, TransferConfig
 from tasks.attacks.strongest import KEY_COLUMNS
-from tasks.attacks.texts import attacked_texts, tokenizer_of, victim
+from tasks.attacks.texts import attacked_texts, victim
+from tasks.language.texts import Text
 from tasks.stage.run import StageInput, StageRun
 
-SEARCHES = ("gradient", "blind")
 TOGETHER = 8
 """Attacks that are kept in one part: a part costs 20 ms, which is as much as an attack on a small model."""
 
 
-def transfer(run: StageRun, config: TransferConfig, text: StageInput, **inputs: StageInput) -> dict[str, Any]:
+def transfer(run: StageRun, config: TransferConfig, text: StageInput, **inputs: StageInput) -> dict[str, object]:
     """Judges the triggers and the flips of each model on each model, on the texts and tokens of the attacks, in fp32.
 
     Triggers are tried on attack-search too, where the strongest for a model may be chosen; those of every restart, each
@@ -54,14 +53,13 @@ class _Found:
     found_for: str
     texts: list[Text]
     prefix: list[int]
-    tokens: list[Text]
+    tokens: Sequence[Sequence[int]]
     scored: list[torch.Tensor]
 
 
 def _triggers(config: TransferConfig, text: StageInput, inputs: dict[str, StageInput]) -> Iterator[_Found]:
-    tokenizer = tokenizer_of(text)
     for split in (SEARCHED, JUDGED):
-        texts = attacked_texts(text, tokenizer, split, config.uat.text_tokens)
+        texts = attacked_texts(text, split, config.uat.text_tokens)
         scored = [scored_tokens(own, []) for own in texts]
         for search in SEARCHES:
             for model in config.models:
@@ -72,9 +70,9 @@ def _triggers(config: TransferConfig, text: StageInput, inputs: dict[str, StageI
 
 def _flips(config: TransferConfig, text: StageInput, inputs: dict[str, StageInput]) -> Iterator[_Found]:
     attack = config.hotflip
-    texts = attacked_texts(text, tokenizer_of(text), JUDGED, attack.text_tokens, attack.documents)
+    texts = attacked_texts(text, JUDGED, attack.text_tokens, attack.documents)
     columns = ["example_id", "writable", "positions", "replacements", "blind_positions", "blind_replacements"]
-    for search, prefix in zip(SEARCHES, ("", "blind_"), strict=True):
+    for search, prefix in SEARCHES.items():
         for model in config.models:
             rows = list(read_records(inputs[f"hotflip-{model}"].path / "records.parquet", columns))
             if [row["example_id"] for row in rows] != [own.example_id for own in texts]:
@@ -84,17 +82,9 @@ def _flips(config: TransferConfig, text: StageInput, inputs: dict[str, StageInpu
                     "the same",
                     "Find what changed its records.parquet, and run the stage hotflip again",
                 )
-            changed = [_flipped(*both, prefix) for both in zip(texts, rows, strict=True)]
+            changed = [written_into(*both, prefix) for both in zip(texts, rows, strict=True)]
             scored = [scored_tokens(own, row["writable"]) for own, row in zip(texts, rows, strict=True)]
             yield _Found("hotflip", JUDGED, search, model, texts, [], changed, scored)
-
-
-def _flipped(text: Text, row: dict[str, Any], search: str) -> Text:
-    """The text with what a search wrote into it; `search` is how its columns begin."""
-    tokens = list(text.tokens)
-    for position, token in zip(row[f"{search}positions"], row[f"{search}replacements"], strict=True):
-        tokens[position] = token
-    return replace(text, tokens=tokens)
 
 
 class _Tries:
@@ -104,11 +94,11 @@ class _Tries:
         self.model, self.judge = model, functools.cache(load)
         self.clean: dict[tuple[str, str], list[torch.Tensor]] = {}
 
-    def __call__(self, part: Sequence[_Found]) -> list[dict[str, Any]]:
+    def __call__(self, part: Sequence[_Found]) -> Rows:
         """The losses of the same tokens of each text, clean and attacked."""
         return [row for attack in part for row in self._rows(attack)]
 
-    def _rows(self, attack: _Found) -> list[dict[str, Any]]:
+    def _rows(self, attack: _Found) -> Rows:
         kind = (attack.attack, attack.split)
         if kind not in self.clean:
             self.clean[kind] = self.judge().losses([[]] * len(attack.texts), attack.texts)

@@ -10,7 +10,7 @@ to be worth anything.
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -22,6 +22,26 @@ from tasks.training.order import example_at
 
 START, CONTROL, DRAWS = 0, 1, 2
 """Purpose of a random draw: one part of its seed."""
+
+
+class Ended(TypedDict):
+    """A restart that came to its end, and its loss on all search texts."""
+
+    search_loss_nats_per_token: float
+    trigger_ids: list[int]
+
+
+class SearchState(TypedDict, total=False):
+    """Where a search stands: the restarts that ended, the present one, and what is told of all."""
+
+    restarts: list[Ended]
+    iteration: int
+    trigger: list[int]
+    skip: int
+    curve: list[dict[str, float]]
+    budgets: dict[str, list[int]]
+    rank_correlations: list[float]
+    count: dict[str, int]
 
 
 class TriggerSearch:
@@ -41,7 +61,7 @@ class TriggerSearch:
         seed: int,
         *,
         with_gradient: bool = True,
-        state: dict[str, Any] | None = None,
+        state: SearchState | None = None,
     ) -> None:
         """`texts` are the search texts, each already cut to what is attacked."""
         self.victim, self.texts, self.usable_V, self.attack, self.seed = victim, texts, usable_V, attack, seed
@@ -67,7 +87,7 @@ class TriggerSearch:
         self.state["iteration"] += 1
         if self.state["iteration"] == self.attack.iterations:
             sums = _sums(self.victim, [self.state["trigger"]] * len(self.texts), self.texts)
-            ended = {
+            ended: Ended = {
                 "search_loss_nats_per_token": float(sums.sum() / self.tokens.sum()),
                 "trigger_ids": self.state["trigger"],
             }
@@ -78,7 +98,7 @@ class TriggerSearch:
                 self.state["budgets"] |= dict.fromkeys(ends, self._found())
         self.state["count"] = vars(self.victim.count).copy()
 
-    def best(self) -> dict[str, Any]:
+    def best(self) -> Ended:
         """The restart whose trigger has the highest loss on all search texts; the earlier of equals."""
         return max(self.state["restarts"], key=lambda restart: restart["search_loss_nats_per_token"])
 
@@ -150,7 +170,7 @@ class TriggerSearch:
         embeddings_VD, skip = self.victim.embeddings_VD, self.state["skip"]
         return by_gradient(gradient_TD, trigger, positions, embeddings_VD, self.usable_V, self.attack, skip)
 
-    def _restart(self, number: int) -> dict[str, Any]:
+    def _restart(self, number: int) -> SearchState:
         start = random_tokens(self.usable_V, self.attack.trigger_tokens, [self.seed, START, number])
         return {"iteration": 0, "trigger": start, "skip": 0}
 

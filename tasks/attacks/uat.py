@@ -1,16 +1,16 @@
 """uat: the universal trigger that a gradient search finds for one model, judged on texts that it has not seen."""
 
-from typing import Any
-
 import torch
 
+from storage.records import Rows
 from tasks.attacks.compiled import compile_search
 from tasks.attacks.ledger import Ledger
 from tasks.attacks.results import Restart, TriggerSearched, UatResult
-from tasks.attacks.scoring import Text, Victim, targets
+from tasks.attacks.scoring import Victim, targets
 from tasks.attacks.stages import JUDGED, KEY_COLUMNS, SEARCHED, UatConfig
-from tasks.attacks.texts import attacked_texts, tokenizer_of, usable_tokens, victim
-from tasks.attacks.trigger import TriggerSearch, control_triggers, mean_loss
+from tasks.attacks.texts import attacked_texts, usable_tokens, victim
+from tasks.attacks.trigger import SearchState, TriggerSearch, control_triggers, mean_loss
+from tasks.language.texts import Text, tokenizer_of
 from tasks.stage.run import StageInput, StageRun
 
 DOCUMENTS_IN_A_PART = 16
@@ -23,9 +23,9 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
     each document. The budget is counted and the same for every model. A continuation goes on within a restart.
     """
     attack, tokenizer, settings = config.attack, tokenizer_of(text), config.execution
-    search_texts = attacked_texts(text, tokenizer, SEARCHED, attack.text_tokens)
-    judged = attacked_texts(text, tokenizer, JUDGED, attack.text_tokens)
-    ledger = Ledger(run, settings)
+    search_texts = attacked_texts(text, SEARCHED, attack.text_tokens)
+    judged = attacked_texts(text, JUDGED, attack.text_tokens)
+    ledger = Ledger[SearchState](run, settings)
 
     with run.watched(settings.stall_minutes):
         judge = victim(text, model.path / config.folder, settings)
@@ -66,7 +66,7 @@ def _searched(search: TriggerSearch, clean: float) -> TriggerSearched:
     )
 
 
-def _follow(run: StageRun, ledger: Ledger, name: str, search: TriggerSearch) -> None:
+def _follow(run: StageRun, ledger: Ledger[SearchState], name: str, search: TriggerSearch) -> None:
     """Runs `search` to its end."""
     total = 2 * search.attack.restarts * search.attack.iterations
     while not search.finished:
@@ -83,7 +83,7 @@ def _rows(
     gradient: TriggerSearched,
     blind: TriggerSearched,
     controls: list[list[int]],
-) -> list[dict[str, Any]]:
+) -> Rows:
     """Losses of the texts' own tokens, the same tokens in all: clean, attacked, blindly attacked and controls."""
 
     def sums(prefix: list[int]) -> list[float]:

@@ -21,7 +21,8 @@ from tasks.calorimeter.judge import GUESSES, LIGHT, columns, mean_errors
 from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, Measures, RegressConfig
 from tasks.data.normaliser import Normaliser
-from tasks.findings.arms import compare_arms
+from tasks.findings.compare import compare
+from tasks.findings.configuration import Metric
 from tasks.findings.final_results import Origins, StudyResults, of_runs
 from tasks.findings.gates import Gate, at_most, distinct
 from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
@@ -37,6 +38,8 @@ WORST = 5
 WEIGHTS = "model/model.safetensors"
 SCORE, NEIGHBOURS, LONGEST = "all targets", "neighbours", "gradient_norm_max"
 """The first: the mean over the targets of what is missed, as a share of what predicting the mean misses."""
+PAIRS = [["mae-init", "scratch"], ["mae-init", "scratch-longer"], ["scratch", "raw"]]
+"""Regressors, and what each is compared with."""
 FILLS = {arm: (arm, "mae") for arm in stages.INPAINTERS} | {NEIGHBOURS: ("finetune", "neighbour_mae")}
 """What fills in -> the inpainter beside whose errors its own stand, and their name there."""
 
@@ -212,13 +215,13 @@ def compared(
 ) -> list[Comparison]:
     """All comparisons, corrected together: of regressors over seeds, of what is filled in over seeds and events."""
     filled = {light: (f"finetune, {light}", f"{NEIGHBOURS}, {light}") for light in LIGHT}
-    pairs = {SCORE: [("mae-init", "scratch"), ("mae-init", "scratch-longer"), ("scratch", "raw")]}
-    pairs |= {light: [pair] for light, pair in filled.items()}
+    metrics = {light: Metric(higher=False, pairs=[[*pair]]) for light, pair in filled.items()}
+    metrics[SCORE] = Metric(higher=False, pairs=PAIRS)
     same = [neighbours for _, neighbours in filled.values()]  # all seeds see the same
     sources = {light: {pair: over("finetune", light, *GUESSES)} for light, pair in filled.items()}
     untaught = [arm for arm, by_seed in values[SCORE].items() if any(score >= 1 for score in by_seed.values())]
-    how = (config.confidence_level, config.min_seeds, untaught)
-    return [*chain(*compare_arms(values, pairs, *how, allow_equal=same, sources=sources).values())]
+    how = (config.confidence_level, config.min_seeds, untaught, same, sources)
+    return [*chain(*compare(values, metrics, *how).differences.values())]
 
 
 def worst_events(data: StageInput, regressors: Sequence[StageInput], trivial: Measures) -> list[Measures]:

@@ -5,7 +5,6 @@ as an ONNX file, from photons to cm and MeV, held against its torch model."""
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,8 +28,7 @@ from tasks.training.initial import load_part
 from tasks.training.invariance import batchwise, require_invariant
 from tasks.training.loop import train_problem
 from tasks.training.onnx_files import INSTALL, installed, traced, write
-from tasks.training.optimizer import adamw
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 from tasks.training.schedule import Schedule
 
 READING, CENTRAL, AT_ONCE = "light_photons", 0.68, 1000
@@ -84,7 +82,7 @@ def regress(run: StageRun, config: RegressConfig, data: StageInput, look: StageI
     scales = torch.tensor([step.scale for step in normaliser.steps[1:]], dtype=torch.float64)
 
     @torch.no_grad()
-    def rows(first: int) -> Iterator[dict[str, Any]]:
+    def rows(first: int) -> Iterator[dict[str, float]]:
         at_once, end = config.execution.micro_batch_examples, first + EVENTS_IN_A_PART
         for indices, batch in judged.in_turn(at_once, first, end):
             run.progress.touch()
@@ -114,7 +112,7 @@ def _train(
     config: stages.FitConfig,
     train: Batches,
     judged: Batches,
-    network: Any,
+    network: Regressor | Filler,
     start: Start,
     losses: Losses,
     trivial: Mapping[str, float],

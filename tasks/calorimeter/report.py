@@ -10,7 +10,7 @@ from tasks.calorimeter.stages import EndConfig
 from tasks.findings.arms import answer_figure, arm_table, comparison_table
 from tasks.findings.document import Document, Figure
 from tasks.findings.numbers import span
-from tasks.findings.prose import fill
+from tasks.findings.prose import Pieces, fill
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.statistics.comparison import Comparison
 from tasks.findings.table import Table
@@ -59,7 +59,7 @@ def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
     counts = " and ".join(f"{results.inpainter[of]:,.0f} {of}" for of in LIGHT)
     of_light = f"Error in photons on the {counts} hidden sensors of {results.events:,} events"
     arms = {arm: of for by_arm in filled.values() for arm, of in by_arm.items()}
-    pieces: dict[str, Figure | Table] = {
+    pieces: Pieces = {
         "answer": answer_figure(kinds, caption, "difference (%)", base=lambda _, row: means[row.reference]),
         "missed": _missed(results),
         "worst": _worst(results),

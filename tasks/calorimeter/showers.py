@@ -16,8 +16,7 @@ import numpy as np
 
 from storage import external
 from storage.errors import MESSAGE_SHOWN, BadInput, cut, install
-from tasks.calorimeter.stages import ShowersConfig, ShowersResult
-from tasks.calorimeter.study import Generated, RootFiles
+from tasks.calorimeter.stages import Generated, RootFiles, ShowersConfig, ShowersResult
 from tasks.sensors.configuration import Readings
 from tasks.sensors.xenon import FOLDER, FOREIGN, HALF_U, HALF_V, HIGHS, LOWS, SENSORS, SENTINEL, detector
 from tasks.stage.run import StageRun

@@ -4,13 +4,11 @@
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
-from storage.errors import CheckFailed
 from tasks.findings.document import Figure
 from tasks.findings.figures import Dots, Estimated, dots, forest
 from tasks.findings.numbers import p_value, percent, span
-from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, TTest, Values, compare_together
+from tasks.findings.statistics.comparison import ArmMean, Arms, Comparison, TTest
 from tasks.findings.statistics.power import POWER
 from tasks.findings.table import Table
 
@@ -138,24 +136,6 @@ def _why_none(comparison: Comparison) -> str:
     return "one seed" if comparison.seeds == 1 else "a value that never changes"
 
 
-def compare_arms(
-    tables: Mapping[str, Values],
-    pairs: Sequence[Pair] | Mapping[str, Sequence[Pair]],
-    level: float,
-    min_seeds: int,
-    unlearned: Collection[str] = (),
-    **how: Any,
-) -> dict[str, list[Comparison]]:
-    """The comparisons of each table of a report, all corrected together.
-
-    CheckFailed where two cells have the same number: what tells them apart has not reached the training.
-    """
-    try:
-        return compare_together(tables, pairs, level, min_seeds, unlearned, **how)
-    except ValueError as error:
-        raise CheckFailed("every cell has a number of its own", str(error), "other numbers") from None
-
-
 def differences_in_words(comparisons: Sequence[Comparison], words: Words = BETTER) -> str:
     """The comparisons that the seeds show, as `a is better than none`; empty where they show none."""
     decided = [row for row in comparisons if row.better or row.worse]
@@ -163,14 +143,14 @@ def differences_in_words(comparisons: Sequence[Comparison], words: Words = BETTE
     return " and ".join(clauses[:2]) + (f", and {len(clauses) - 2} more differences" if clauses[2:] else "")
 
 
-def why_not_shown(comparisons: Sequence[Comparison], min_seeds: int, words: Words = BETTER) -> str:
+def why_not_shown(comparisons: Sequence[Comparison], min_seeds: int) -> str:
     """The reason why there is no such difference, as a sentence."""
     if not comparisons:
         return "Nothing can be compared."
     seeds = min(comparison.seeds for comparison in comparisons)
     if seeds < min_seeds:
         number = f"{seeds} seeds are" if seeds > 1 else "one seed is"
-        return f"No difference is shown: {number} too few to call anything {' or '.join(words)}."
+        return f"No difference is shown: {number} too few."
     return f"No difference is shown over {seeds} seeds."
 
 
@@ -179,12 +159,12 @@ def number_line(comparison: Comparison) -> str:
     if comparison.unlearned:
         unlearned = f"{' and '.join(comparison.unlearned)} {'are' if len(comparison.unlearned) > 1 else 'is'}"
         return f"{comparison.arm} - {comparison.reference}: not compared, as {unlearned} not shown to learn"
-    interval = f"interval {span(comparison.interval, SIGNED)}" if comparison.interval else "no interval"
     percentage = f", {percent_of(comparison)}" if comparison.percent is not None else ""
-    return (
-        f"{comparison.arm} - {comparison.reference}: {SIGNED(comparison.mean)}{percentage} ({interval}; "
-        f"p {p_value(comparison.p_adjusted)} after Holm; {comparison.seeds} seed{'s' * (comparison.seeds > 1)})"
-    )
+    certain = "no interval"
+    if comparison.interval and comparison.p_adjusted is not None:
+        certain = f"interval {span(comparison.interval, SIGNED)}; p {p_value(comparison.p_adjusted)} after Holm"
+    seeds = f"{comparison.seeds} seed{'s' * (comparison.seeds > 1)}"
+    return f"{comparison.arm} - {comparison.reference}: {SIGNED(comparison.mean)}{percentage} ({certain}; {seeds})"
 
 
 def in_words(comparison: Comparison, min_seeds: int) -> str:
@@ -230,11 +210,16 @@ def answer_figure(
     return forest("answer", caption, rows, x_label, "{:+.2f}%".format if base else SIGNED)
 
 
-def arms_figure(file: str, arms: Mapping[str, ArmMean], trivial: Mapping[str, float], label: str) -> Figure:
-    """Each seed of each arm, their mean with its interval, and what methods without learning get."""
-    rows = [Dots(name, list(arm.values.values()), arm.mean, arm.interval) for name, arm in arms.items()]
-    rows += [Dots(method, [value]) for method, value in trivial.items()]
-    numbers = "; ".join(f"{name} {arm.mean:.4g}" for name, arm in arms.items())
-    caption = f"{label[0].upper()}{label[1:]} by seed, and the mean over seeds with its interval"
-    caption += "; last, what needs no learning." if trivial else "."
-    return dots(file, caption, numbers, rows, label)
+def arms_figure(file: str, title: str, arms: Arms, means: Mapping[str, ArmMean], lost: Mapping[str, str]) -> Figure:
+    """Every value of each arm, and their mean over seeds with its interval; `lost`: arm -> what it has no value of."""
+    rows = []
+    for name, values in arms.items():
+        mean = means.get(name)
+        known = mean is not None and mean.standard_deviation is not None
+        interval = mean.interval if mean and mean.standard_deviation else None  # one without width is no interval
+        label = f"{name} ({lost[name]})" if name in lost else name
+        rows.append(Dots(label, [*values.values()], mean.mean if mean and known else None, interval))
+    intervals = ", with its interval" if any(row.interval is not None for row in rows) else ""
+    filled = f"; filled: the mean over seeds{intervals}" if any(row.mean is not None for row in rows) else ""
+    listing = "; ".join(f"{row.label}: {', '.join(map(DIGITS, row.values)) or 'none'}" for row in rows)
+    return dots(file, f"{title}. Open dot: one value{filled}.", listing, rows, title)

@@ -6,10 +6,10 @@ the stage's outputs and every digest, and the report has the same bytes after an
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from storage import attempts, durable
+from storage.attempts import AttemptRow
 from storage.run_directory import RunDirectory
 from tasks.findings.dag import Dag
 from tasks.findings.dag_figure import dag_figure
@@ -23,42 +23,19 @@ from tasks.stage.run import StageRun
 from tasks.training.phases import rows_at_the_end, told
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """The record of an attempt; `ended_at` of one that was killed is its last sign of life."""
-
-    number: int
-    started_at: float
-    ended_at: float
-    end: str
-    host: str
-    device: str
-    job: str
-    cpu_seconds: float
-    peak_memory_bytes: int
-
-    @property
-    def seconds(self) -> float:
-        return max(self.ended_at - self.started_at, 0.0)
-
-
-def attempts_of(directory: Path) -> list[Attempt]:
-    """The attempts at a stage that left a record in its run directory, in their order."""
+def attempts_of(directory: Path) -> list[AttemptRow]:
+    """The attempts at a stage that left a record in its run directory, in their order; one that was killed ended at its
+    last sign of life."""
     folder = directory / "attempts"
     return [
-        Attempt(
-            number=record["attempt"],
-            started_at=record["started_at"],
-            ended_at=attempts.ended_at(folder, record) or record["started_at"],
-            end=in_words(end_state) if (end_state := record.get("end_state")) else "killed",
-            host=record.get("host") or "unknown",
-            device=(record.get("numerics") or {}).get("device_model") or "-",
-            job=record.get("slurm_job_id") or "-",
-            cpu_seconds=record.get("cpu_seconds") or 0.0,
-            peak_memory_bytes=record.get("peak_memory_bytes") or 0,
-        )
+        {**record, "ended_at": attempts.ended_at(folder, record) or record["started_at"]}
         for record in attempts.records(folder)
     ]
+
+
+def seconds(record: AttemptRow) -> float:
+    """The time of an attempt."""
+    return max((record["ended_at"] or 0.0) - record["started_at"], 0.0)
 
 
 def publish_attempts(run: StageRun, dag: Dag) -> None:
@@ -70,25 +47,24 @@ def publish_attempts(run: StageRun, dag: Dag) -> None:
 def _page(run: StageRun, dag: Dag) -> str:
     nodes = {name: node for name, node in dag.nodes.items() if node.path != run.directory}
     by_run = {name: attempts_of(node.path) for name, node in nodes.items()}
-    took = {name: duration(sum(row.seconds for row in of_run)) for name, of_run in by_run.items() if of_run}
+    took = {name: duration(sum(map(seconds, of_run))) for name, of_run in by_run.items() if of_run}
     runs = {name: RunDirectory(node.path.parents[2], *node.path.parts[-3:]) for name, node in nodes.items()}
     exact = [f"{nodes[name].label}: {text}." for name, runs_of in runs.items() if (text := attempts.exactness(runs_of))]
     times = {name: told(rows_at_the_end(runs_of.timing_file)) for name, runs_of in runs.items()}
     phases = [[nodes[name].label, "; ".join(lines), name] for name, lines in times.items() if lines]
     rows = [
         [
-            *(nodes[name].label, row.number, _date(row.started_at), f"{row.seconds / 60:,.2f}", row.end),
-            *(
-                f"{row.cpu_seconds / 60:,.2f}",
-                f"{row.peak_memory_bytes / 1e9:.2f}",
-                row.host,
-                row.device,
-                row.job,
-                name,
-            ),
+            *(nodes[name].label, record["attempt"], _date(record["started_at"]), f"{seconds(record) / 60:,.2f}"),
+            in_words(end) if (end := record.get("end_state")) else "killed",
+            f"{(record.get('cpu_seconds') or 0) / 60:,.2f}",
+            f"{(record.get('peak_memory_bytes') or 0) / 1e9:.2f}",
+            record.get("host") or "unknown",
+            (record.get("numerics") or {}).get("device_model") or "-",
+            record.get("slurm_job_id") or "-",
+            name,
         ]
         for name, of_run in by_run.items()
-        for row in of_run
+        for record in of_run
     ]
     of_attempts = (
         "Each attempt: minutes, how it ended (one that was killed, at its last sign of life), minutes of processors, "
@@ -112,15 +88,17 @@ def _page(run: StageRun, dag: Dag) -> str:
     return html_page(document, beside=[Link("report.html", "report.html")])
 
 
-def _totals(every: Sequence[Attempt]) -> list[str]:
+def _totals(every: Sequence[AttemptRow]) -> list[str]:
     if not every:
         return []
-    hosts = ", ".join(dict.fromkeys(row.host for row in every))
+    hosts = ", ".join(dict.fromkeys(record.get("host") or "unknown" for record in every))
+    peak = max(record.get("peak_memory_bytes") or 0 for record in every)
     return [
-        f"{len(every):,} attempts worked for {duration(sum(row.seconds for row in every))} together (processors: "
-        f"{duration(sum(row.cpu_seconds for row in every))}), on {hosts}. The first began "
-        f"{_date(min(row.started_at for row in every))}, the last ended {_date(max(row.ended_at for row in every))}. "
-        f"The most memory that a process of them had was {max(row.peak_memory_bytes for row in every) / 1e9:.2f} GB."
+        f"{len(every):,} attempts worked for {duration(sum(map(seconds, every)))} together (processors: "
+        f"{duration(sum(record.get('cpu_seconds') or 0 for record in every))}), on {hosts}. The first began "
+        f"{_date(min(record['started_at'] for record in every))}, the last ended "
+        f"{_date(max(record['ended_at'] or 0.0 for record in every))}. The most memory that a process of them had was "
+        f"{peak / 1e9:.2f} GB."
     ]
 
 

@@ -1,4 +1,5 @@
-"""One comparison of arms x repetitions, for reports of one's own and sweeps: what is shown, what is not, and the file.
+"""One comparison of arms x repetitions, for studies, reports of one's own, sweeps and tables of anybody: what is shown,
+what is not, and the file.
 
 Who makes the numbers declares their metrics: nothing is read off a name.
 """
@@ -6,9 +7,10 @@ Who makes the numbers declares their metrics: nothing is read off a name.
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from storage.errors import CheckFailed
 from tasks.findings.arms import (
     BETTER,
     LOWER,
@@ -24,19 +26,26 @@ from tasks.findings.arms import (
 from tasks.findings.configuration import Metric
 from tasks.findings.document import Figure
 from tasks.findings.numbers import p_value, percent
-from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, compare_together
+from tasks.findings.statistics.comparison import (
+    ArmMean,
+    Arms,
+    Comparison,
+    Pair,
+    compare_pair,
+    judge,
+    require_comparable,
+    with_sources,
+)
 from tasks.findings.statistics.power import POWER, smallest_shown
 from tasks.findings.statistics.seeds import OverSeeds
 from tasks.findings.table import Table, no_formula
 
-Arms = Mapping[str, Mapping[str, float]]
-"""Arm -> repetition, such as a seed or a fold -> its number."""
 Values = Mapping[str, Arms]
 """Title of a metric -> its arms."""
+Sources = Mapping[str, Mapping[Pair, OverSeeds]]
+"""Title of a metric -> arm and reference -> their difference over seeds and sources."""
 LEAST = 3
 """The fewest repetitions of which anything is called better."""
-MOST_ARMS = 24
-"""The most arms of a metric whose differences are tested; one with more is shown alone."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +54,9 @@ class Compared:
 
     metrics: Mapping[str, Metric]
     values: Values
-    differences: Mapping[str, Sequence[Comparison]]
+    differences: Mapping[str, list[Comparison]]
     level: float
+    least: int = LEAST
     varied: str = "seed"
 
     @property
@@ -66,7 +76,7 @@ class Compared:
     def shown(self, title: str) -> str:
         """What the repetitions show of a metric, or why nothing, as a clause."""
         rows, words = self.differences[title], self.words(title)
-        return self.called(differences_in_words(rows, words) or why_not_shown(rows, LEAST, words)[:-1])
+        return self.called(differences_in_words(rows, words) or why_not_shown(rows, self.least)[:-1])
 
     @property
     def verdict(self) -> str:
@@ -87,7 +97,7 @@ class Compared:
     @property
     def not_shown(self) -> list[str]:
         """What the differences that answer do not say, and what could have been seen."""
-        few = [*undecided_in_words(self.rows, LEAST), *_too_few(self.rows, self.level)]
+        few = [*undecided_in_words(self.rows, self.least), *_too_few(self.rows, self.level, self.least)]
         return [*map(self.called, [*few, *_by_exchanges(self.rows, self.level)])]
 
     @property
@@ -107,7 +117,7 @@ class Compared:
             return []
         higher, together = bool(self.metrics[title].higher), sum(map(len, self.differences.values()))
         words = self.words(title)
-        made = comparison_table(rows, self.level, LEAST, together, higher_is_better=higher, words=words)
+        made = comparison_table(rows, self.level, self.least, together, higher_is_better=higher, words=words)
         return [self.called_in(made)]
 
     def mean_table(self, arms: Mapping[str, ArmMean], what: str) -> Table:
@@ -125,38 +135,40 @@ def compare(
     values: Values,
     metrics: Mapping[str, Metric],
     level: float,
-    sources: Mapping[str, Mapping[Pair, OverSeeds]] | None = None,
+    least: int = LEAST,
+    unlearned: Collection[str] = (),
+    may_equal: bool | Collection[str] = False,
+    sources: Sources | None = None,
     varied: str = "seed",
+    unpaired: bool = False,
 ) -> Compared:
-    """The differences of the arms, paired by repetition and corrected together: of each metric the pairs that it
-    declares, else each arm with the first.
+    """The differences of the pairs that each metric declares, by repetition, all corrected together.
 
-    An arm with half of the repetitions or fewer is left out, and a repetition that an arm lacks is left out of all.
-    `sources`: what other repetitions and other sources of examples would give, where that is known of a pair.
+    Of fewer repetitions than `least`, and of arms that are `unlearned`, nothing is better or worse. Pairs in `sources`
+    are judged by what other repetitions and other sources of examples would give; with `unpaired` Welch's t decides.
+    CheckFailed for values that no comparison can be made of: see `require_comparable`, and `may_equal` there.
     """
-    kept = {title: comparable(arms) for title, arms in values.items()}
-    pairs = {
-        title: [pair for pair in _pairs(metrics[title], values[title]) if {*pair} <= {*arms}]
-        for title, arms in kept.items()
-        if len(arms) <= MOST_ARMS
-    }
-    tables = {title: kept[title] for title, asked in pairs.items() if asked}
-    higher = [title for title in tables if metrics[title].higher]
-    differences = compare_together(
-        tables,
-        {title: pairs[title] for title in tables},
-        level,
-        LEAST,
-        higher=higher,
-        allow_equal=True,
-        sources=sources,
-    )
-    return Compared(metrics, kept, differences, level, varied)
-
-
-def _pairs(metric: Metric, arms: Arms) -> list[Pair]:
-    first, *others = arms
-    return [(arm, reference) for arm, reference in metric.pairs] or [(other, first) for other in others]
+    try:
+        for arms in values.values():
+            require_comparable(arms, may_equal, other_seeds=unpaired)
+    except ValueError as error:
+        raise CheckFailed("every cell has a number of its own", str(error), "other numbers") from None
+    asked = [
+        (title, (arm, reference))
+        for title, arms in values.items()
+        for arm, reference in metrics[title].pairs
+        if {arm, reference} <= {*arms}
+    ]
+    rows, among = {}, 1 - (1 - level) / max(len(asked), 1)
+    for title, pair in asked:
+        row = compare_pair(values[title], *pair, level, len(asked), unlearned, pairs=not unpaired)
+        over = (sources or {}).get(title, {}).get(pair)
+        rows[title, pair] = with_sources(row, over, among) if over else row
+    differences: dict[str, list[Comparison]] = {title: [] for title, _ in asked}
+    higher = [(title, pair) for title, pair in asked if metrics[title].higher]
+    for (title, _), row in zip(asked, judge(rows, level, least, higher), strict=True):
+        differences[title].append(row)
+    return Compared(metrics, values, differences, level, least, varied)
 
 
 def comparable(arms: Arms) -> dict[str, dict[str, float]]:
@@ -167,16 +179,16 @@ def comparable(arms: Arms) -> dict[str, dict[str, float]]:
     return {arm: {seed: numbers[seed] for seed in common} for arm, numbers in kept.items() if common}
 
 
-def _too_few(comparisons: Sequence[Comparison], level: float) -> list[str]:
+def _too_few(comparisons: Sequence[Comparison], level: float, least: int) -> list[str]:
     """What so few pairs could not have shown, and what the fewest that can show anything would."""
-    few = next((row for row in comparisons if row.seeds < LEAST), None)
+    few = next((row for row in comparisons if row.seeds < least), None)
     if few is None:
         return []
     more = ""
     if few.standard_deviation and few.p is not None:
         among = 1 - (1 - level) / len(comparisons)
-        least = smallest_shown([(few.standard_deviation / LEAST**0.5, LEAST - 1)], among)
-        more = f"; {LEAST} of such a spread show one of {least:.3g} or more with a chance of {percent(POWER)}"
+        could = smallest_shown([(few.standard_deviation / least**0.5, least - 1)], among)
+        more = f"; {least} of such a spread show one of {could:.3g} or more with a chance of {percent(POWER)}"
     pairs = f"{few.seeds} seeds" if few.seeds > 1 else "one seed"
     return [f"With {pairs} no difference could have been seen, however large{more}."]
 

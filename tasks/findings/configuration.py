@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import ValidationError
 
@@ -41,7 +41,7 @@ class Metric(Configuration):
     unit: str = scientific("", description="Unit of the numbers.")
 
 
-def metrics_of(values: Mapping[str, Any]) -> dict[str, Metric]:
+def metrics_of(values: Mapping[str, object]) -> dict[str, Metric]:
     """The metrics that a part of a result declares of its own numbers, by key: `metrics`; none: nothing is declared."""
     declared = values.get("metrics")
     if isinstance(declared, dict):
@@ -109,7 +109,7 @@ def _names(name: str) -> tuple[str, str, str]:
     return name, last, last.removeprefix("best_").removeprefix("validation_")
 
 
-def _numbers(values: Any, name: str = "") -> Iterator[tuple[str, float | None, bool | None]]:
+def _numbers(values: object, name: str = "") -> Iterator[tuple[str, float | None, bool | None]]:
     if isinstance(values, dict):
         declared = metrics_of(values)
         for key, value in values.items():

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import html
 import io
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from tasks.findings.document import Figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.path import Path
 
 COLOURS = {
     "ink": ("#010203", "#222222"),
@@ -55,13 +55,8 @@ SERIES_STYLES = (
     SeriesStyle(COLOURS["series-3"][0], (0, (5, 2)), "s"),
 )
 
-_LINES = (*SERIES_STYLES[1:], SERIES_STYLES[0])
-LABEL_HEIGHT = 0.05
-"""The height of the name of a point, as a share of the height of the figure."""
 LEVELS = 8
 """The shades of a map."""
-LOGARITHMIC_FROM = 8
-"""The ratio of the largest to the smallest value from which an x axis is logarithmic."""
 
 
 @dataclass(frozen=True)
@@ -178,76 +173,6 @@ def dots(name: str, caption: str, numbers: str, rows: Sequence[Dots], x_label: s
     return _figure(name, caption, numbers, 0.8 + 0.36 * len(rows), draw)
 
 
-def over_values(
-    name: str,
-    caption: str,
-    numbers: str,
-    series: Mapping[str, Sequence[tuple[float, Dots]]],
-    ticks: Mapping[float, str],
-    x_label: str,
-    y_label: str,
-) -> Figure:
-    """Rows of `dots` over the numbers of `ticks`: the single values of each series, and a line through the means.
-
-    The line goes through the first value of a row without a mean, and has a gap at one without values.
-    """
-
-    def draw(canvas: Canvas) -> None:
-        axes = canvas.add_subplot()
-        _label(axes, x_label, y_label)
-        for style, (label, rows) in zip(_LINES, series.items(), strict=False):
-            middle = [row.mean if row.mean is not None else next(iter(row.values), math.nan) for _, row in rows]
-            axes.plot(
-                [x for x, _ in rows], middle, label=label, color=style.colour, linestyle=style.line, linewidth=1.2
-            )
-            for (x, row), mean in zip(rows, middle, strict=True):
-                axes.plot([x] * len(row.values), row.values, style.marker, color=style.colour, fillstyle="none")
-                if row.mean is not None:
-                    axes.plot(x, mean, style.marker, color=style.colour, markersize=4)
-                if row.interval is not None:
-                    axes.vlines(x, *row.interval, color=style.colour, linewidth=1.6)
-        if min(ticks) > 0 and max(ticks) / min(ticks) >= LOGARITHMIC_FROM:
-            axes.set_xscale("log")
-        axes.set_xticks(list(ticks), list(ticks.values()))
-        axes.minorticks_off()
-        axes.ticklabel_format(axis="y", useOffset=False)
-        if len(series) > 1:
-            canvas.legend(loc="outside lower center", ncols=len(series), frameon=False)
-
-    return _figure(name, caption, numbers, 2.9, draw)
-
-
-def against(
-    name: str,
-    caption: str,
-    numbers: str,
-    line: Sequence[tuple[str, float, float]],
-    points: Sequence[tuple[str, float, float]],
-    x_label: str,
-    y_label: str,
-) -> Figure:
-    """Named points (label, x, y) of one series, joined in the order of x, and single points beside them."""
-
-    def draw(canvas: Canvas) -> None:
-        axes = canvas.add_subplot()
-        joined = sorted(line, key=lambda point: point[1])
-        style = SERIES_STYLES[1]
-        axes.plot([x for _, x, _ in joined], [y for *_, y in joined], "-o", color=style.colour, markersize=4)
-        axes.plot([x for _, x, _ in points], [y for *_, y in points], "s", color=SERIES_STYLES[2].colour, markersize=6)
-        named = sorted([*joined, *points], key=lambda point: point[2])
-        gap = LABEL_HEIGHT * (named[-1][2] - named[0][2])
-        place = -math.inf
-        for label, x, y in named:
-            place = max(y, place + gap)  # names of points that lie close stand above one another
-            axes.annotate(
-                label, (x, place), xytext=(6, -3), textcoords="offset points", fontsize=FONT_POINTS - 2, color=INK
-            )
-        _label(axes, x_label, y_label)
-        axes.margins(x=0.25, y=0.15)  # room for the names
-
-    return _figure(name, caption, numbers, 3.3, draw)
-
-
 def maps(name: str, caption: str, panels: Mapping[str, np.ndarray]) -> Figure:
     """Maps [rows, columns] beside one another: the larger a value, the darker its cell; one that is NaN stays empty."""
     low, high = (float(extreme([extreme(values) for values in panels.values()])) for extreme in (np.nanmin, np.nanmax))
@@ -267,7 +192,7 @@ def maps(name: str, caption: str, panels: Mapping[str, np.ndarray]) -> Figure:
     return _figure(name, caption, f"{', '.join(panels)}; from {low:.3g} to {high:.3g}", 2.6, draw, width_inches=5.6)
 
 
-def _cells(chosen: np.ndarray) -> Any:
+def _cells(chosen: np.ndarray) -> Path:
     """The path around some cells of a map [rows, columns], a rectangle for each run of them in a row."""
     from matplotlib.path import Path
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from storage.run_directory import SHORT_FINGERPRINT
 from tasks.findings.audit import AuditResult, require_audited
@@ -45,7 +45,7 @@ class StudyResults(Result):
     study: str
     audit: AuditResult
     gates: list[Gate] = Field(default_factory=list)
-    numerics_changes: dict[str, Any] = Field(default_factory=dict)
+    numerics_changes: dict[str, list[dict[str, JsonValue]]] = Field(default_factory=dict)
     runs: dict[str, str]
     provenance: dict[str, Provenance]
 
@@ -85,7 +85,7 @@ CHANGED_WITHIN = {
 }
 
 
-def changes_of(stage: StageInput) -> list[dict[str, Any]]:
+def changes_of(stage: StageInput) -> list[dict[str, JsonValue]]:
     """What changed while a stage ran: its numerics, and what the guard of its training did."""
     rows = metric_rows(stage.run.metrics_file) if stage.run.metrics_file.exists() else []
     went_back, skipped = "went_back_from_step", "skipped_examples"
@@ -96,7 +96,7 @@ def changes_of(stage: StageInput) -> list[dict[str, Any]]:
     ]
 
 
-def numerics_changed(stages: Mapping[str, list[dict[str, Any]]]) -> list[str]:
+def numerics_changed(stages: Mapping[str, list[dict[str, JsonValue]]]) -> list[str]:
     """The cautions that there were changes (`changes_of`) in these stages: between attempts, or within a training."""
     cautions = [
         sentence.format(stage=stage, told=", ".join(values))
@@ -111,7 +111,7 @@ def numerics_changed(stages: Mapping[str, list[dict[str, Any]]]) -> list[str]:
     return cautions
 
 
-def numerics_differ(arms: Mapping[str, dict[str, Any]]) -> list[str]:
+def numerics_differ(arms: Mapping[str, dict[str, JsonValue]]) -> list[str]:
     """The caution that arms (name -> numerics) ran on different numerics."""
     shared = set.intersection(*map(set, arms.values()))  # one that was begun earlier may list more
     values_of = {

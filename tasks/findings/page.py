@@ -88,9 +88,7 @@ TEMPLATE = """<!doctype html>
 {%- if loop.first %}
 <div class="tables">
 {%- endif %}
-<div class="table"><p class="caption">{{ table.caption }}
-{%- if table.rows %} <a class="csv" download="{{ section.anchor }}-{{ loop.index }}.csv" href="
-{{- table | csv }}">CSV</a>{% endif %}</p>
+<div class="table"><p class="caption">{{ table.caption }}</p>
 <div class="scroll" tabindex="0" role="region" aria-label="{{ table.caption }}"><table aria-label="{{ table.caption }}">
 <thead><tr>
 {%- for cell in table.header %}<th scope="col"{{ right(table, loop.index0) }}>{{ cell | strong }}</th>{% endfor -%}
@@ -155,8 +153,8 @@ def html_page(document: Document, beside: Sequence[Link] = (), folded: bool = Fa
         "strong": _strong,
         "cell": _cell,
         "to_run": _to_run,
+        "file": _as_file,
     }
-    environment.filters |= {"csv": lambda table: _as_file(table.csv(), "text/csv"), "file": _as_file}
     environment.globals.update(right=_right, cell_class=_cell_class)
     page = environment.get_template("page").render(
         document=document,
@@ -188,9 +186,9 @@ def _to_run(cell: object, ids: set[str]) -> Markup | object:
     return _cell(Link(str(cell), f"#run-{cell}") if f"run-{cell}" in ids else cell)
 
 
-def _as_file(text: str, kind: str = "text/plain") -> str:
+def _as_file(text: str) -> str:
     """The address of a file that is its own content: it needs no file beside the page."""
-    return f"data:{kind};charset=utf-8,{quote(text, safe=',:;/+-()')}"
+    return f"data:text/plain;charset=utf-8,{quote(text, safe=',:;/+-()')}"
 
 
 def _right(table: Table, column: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tasks.findings import arms, numbers, trainings
+from tasks.findings import arms, numbers
 from tasks.findings.document import NOT_SHOWN, Document, Excerpt, Figure, Folded, Section
 from tasks.findings.final_results import StudyResults, numerics_changed
 from tasks.findings.gates import checks
@@ -22,7 +22,7 @@ from tasks.findings.table import Table
 Piece = Figure | Table | Excerpt | Folded
 Pieces = Mapping[str, Piece | Sequence[Piece] | None]
 PLACE = re.compile(r"!\[(.+)\]")
-WORDS = {name: value for room in (numbers, arms, trainings) for name, value in vars(room).items() if callable(value)}
+WORDS = {name: value for room in (numbers, arms) for name, value in vars(room).items() if callable(value)}
 
 
 class _Lines(str):
@@ -32,7 +32,7 @@ class _Lines(str):
 def fill(template: Path, results: StudyResults, pieces: Pieces, **values: Any) -> Document:
     """The document of a `report.md`.
 
-    It may name `results`, the `values`, and every function of `numbers`, `arms` and `trainings`; the pieces `gates` and
+    It may name `results`, the `values`, and every function of `numbers` and `arms`; the pieces `gates` and
     `audit` are made of `results`. A piece that is None leaves its place empty. ValueError for a place that has no piece
     and a piece that has no place.
     """
@@ -77,7 +77,7 @@ def _section(title: str, text: str, pieces: Pieces) -> Section:
     blocks = [block for block in _blocks(text) if not PLACE.match(block)]
     texts = [" ".join(block.split()) for block in blocks if not block.startswith("- ")]
     points = [point for block in blocks if block.startswith("- ") for point in _points(block)]
-    placed: list[Any] = []
+    placed: list[Piece | None] = []
     for piece in (pieces[name] for name in PLACE.findall(text)):
         placed += piece if isinstance(piece, Sequence) else [piece]
     kinds: list[list[Any]] = [

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import JsonValue
+
 from storage import attempts, durable
 from tasks.findings.again import reproduction
 from tasks.findings.dag import Dag
@@ -28,7 +30,7 @@ class Provenance(Result):
     fingerprint: str
     stage_version: int
     outputs_digest: str
-    numerics: dict[str, Any]
+    numerics: dict[str, JsonValue]
     external: dict[str, Any]
 
 
@@ -163,7 +165,7 @@ def _entries(listing: list[str] | dict[str, str]) -> list[list[str]]:
     return [[name, version[:12]] for name, version in pairs]
 
 
-def _table_by_value(caption: str, by_stage: Mapping[str, dict[str, Any]]) -> Table:
+def _table_by_value(caption: str, by_stage: Mapping[str, Mapping[str, object]]) -> Table:
     """One row for each key and value, with the stages that have this value; those without the key are not named."""
     rows = []
     for key in dict.fromkeys(key for values in by_stage.values() for key in values):

@@ -73,7 +73,7 @@ def publish_report(
     }
     publish_attempts(run, dag)
     figures = {figure.name: figure.svg for figure in document.figures}
-    published = _write(run, results, contents, figures, document.headline)
+    published = publish(run, results, contents, figures, document.headline)
     answer = [plain(text) for text in (document.verdict, *document.numbers) if text]
     return published.model_copy(update={"answer": answer, "not_shown": [plain(text) for text in document.not_shown]})
 
@@ -87,22 +87,9 @@ def publish(
 ) -> Published:
     """Writes `final_results.json`, the `texts` by file name and `figures/<name>.svg`, where no `Document` says it.
 
-    Returns the stage's result, which names them. `headline` is the answer in one line, for a list of studies. A table
-    of a study of one's own, whose `results` are a dictionary, ends with the trainings that learned nothing, if any.
-    Raises ValueError for two HTML files.
+    Returns the stage's result, which names them. `headline` is the answer in one line, for a list of studies. Raises
+    ValueError for two HTML files.
     """
-    if isinstance(results, dict) and (nothing := unlearned(Lineages().of(run.run).runs())):
-        texts = {name: f"{text}\n**{nothing}.**\n" if name.endswith(".md") else text for name, text in texts.items()}
-    return _write(run, results, texts, figures or {}, headline)
-
-
-def _write(
-    run: StageRun,
-    results: Result | dict[str, Any],
-    texts: Mapping[str, str],
-    figures: Mapping[str, str],
-    headline: str,
-) -> Published:
     numbers = as_json(results)
     with run.publish_file("final_results.json") as file:
         durable.write_json(file, numbers)
@@ -118,7 +105,7 @@ def _write(
         raise ValueError(f"one report is shown, and these are too many: {', '.join(reports)}")
     return Published(
         tables=[name for name in texts if name.endswith(".md")],
-        figures=[f"figures/{name}.svg" for name in figures],
+        figures=[f"figures/{name}.svg" for name in figures or ()],
         report=reports[0] if reports else None,
         headline=headline,
         final_results_digest=durable.sha256_json(numbers),

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from storage.errors import BadInput
 from tasks.findings.arms import arms_figure
-from tasks.findings.compare import Arms, Compared, as_csv, compare
+from tasks.findings.compare import Compared, as_csv, comparable, compare
 from tasks.findings.configuration import ArmsConfig, Metric, role_of
 from tasks.findings.document import Document, Section
 from tasks.findings.publish import Published, publish_report, require_verified
-from tasks.findings.statistics.comparison import arm_mean
+from tasks.findings.statistics.comparison import Arms, arm_mean
 from tasks.findings.table import Table
 from tasks.stage.run import StageInput, StageRun
 
@@ -35,9 +35,10 @@ def report(run: StageRun, config: ArmsConfig, **inputs: StageInput) -> Published
     higher = config.higher_is_better if config.higher_is_better is not None else (directions - {None} or {None}).pop()
     arms = {arm: {value: each for value, each in row.items() if each is not None} for arm, row in every.items()}
     metric = Metric(higher=higher, pairs=[[*pair] for pair in config.pairs])
-    judged = {arm: arms[arm] for pair in config.pairs for arm in pair}
+    judged = comparable({arm: arms[arm] for pair in config.pairs for arm in pair})
     title = config.metric.replace("_", " ")
-    compared = compare({title: judged}, {title: metric}, config.confidence_level, varied=config.varied)
+    level, varied = config.confidence_level, config.varied
+    compared = compare({title: judged}, {title: metric}, level, may_equal=True, varied=varied)
     numbers = {
         config.metric: {arm: arm_mean(of_arm, config.confidence_level).mean for arm, of_arm in arms.items() if of_arm},
         "metrics": {config.metric: metric.model_dump()},
@@ -46,9 +47,9 @@ def report(run: StageRun, config: ArmsConfig, **inputs: StageInput) -> Published
         "differences": [row.as_json() for row in compared.rows],
     }
     document = _document(run, config, inputs, every, arms, compared)
-    return publish_report(
-        run, inputs, numbers, document, texts={"compared.csv": as_csv({config.metric: arms}, config.varied)}
-    )
+    several = {arm: of_arm for arm, of_arm in arms.items() if len(every[arm]) > 1}  # of one nothing can be compared
+    table = {"compared.csv": as_csv({config.metric: several}, config.varied)}
+    return publish_report(run, inputs, numbers, document, texts=table)
 
 
 def _diverged(every: Every, compared: Compared, config: ArmsConfig) -> list[str]:
@@ -86,7 +87,8 @@ def _document(
             f"Each {config.varied} counts as a repetition of its own: where they share examples, intervals are too "
             "narrow."
         )
-    figure = arms_figure("arms", arms, {}, metric)
+    lost = {arm: "diverged" for arm, row in every.items() if None in row.values()}
+    figure = arms_figure("arms", metric, values, arms, lost)
     shown = compared.shown(metric) if compared.first else "Nothing can be compared"
     verdict = f"{shown[0].upper()}{shown[1:]}."
     if diverged:

@@ -51,7 +51,6 @@ li { break-inside: avoid; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 .caption { color: var(--faint); font-size: .9rem; margin: 1.25rem 0 .35rem; break-after: avoid;
   contain: inline-size; }  /* as wide as its table, which it makes no wider */
-.csv { white-space: nowrap; }
 th, td { padding: .3rem 1.4rem .3rem 0; border-bottom: 1px solid var(--grid); text-align: left; vertical-align: top;
   white-space: nowrap; }
 th { border-bottom: 2px solid var(--faint); }
@@ -93,7 +92,7 @@ section[id] { scroll-margin-top: 3.5rem; }
     --series-1: #666666; --series-2: #0067a8; --series-3: #b84a00; color-scheme: light; }
   html { font-size: 9.5pt; }
   body { max-width: none; padding: 0; }
-  nav, .csv, th button::after { display: none; }
+  nav, th button::after { display: none; }
   .scroll, pre { overflow: visible; max-height: none; background: none; }
   th, td { white-space: normal; padding-right: .5rem; }
   td.code, pre { white-space: pre-wrap; overflow-wrap: anywhere; }

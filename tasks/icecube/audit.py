@@ -19,16 +19,13 @@ from storage import durable
 from storage.errors import CheckFailed, require
 from storage.records import read_each, read_records
 from tasks.findings.audit import Again, Asked, Audited, AuditResult
-from tasks.icecube.batches import Batch
+from tasks.icecube.batches import Batch, DirectionNetwork
 from tasks.icecube.events import GEOMETRY, META, batch_file
 from tasks.icecube.look import best_constant
-from tasks.icecube.network import DirectionNetwork
-from tasks.icecube.numbers import ANGLE
 from tasks.icecube.pulses import folder_of, splits_of
-from tasks.icecube.results import Constant, LookResult, SplitFacts, TrainResult
+from tasks.icecube.results import ANGLE, Constant, LookResult, SplitFacts, TrainResult
 from tasks.icecube.stages import AUDITED, AuditConfig, TrainConfig, TrialConfig
-from tasks.icecube.train import looked_at_again
-from tasks.icecube.training import Prepared
+from tasks.icecube.train import Prepared, looked_at_again
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.culprits import FOLDER, find_culprits, read_step

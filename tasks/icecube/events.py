@@ -41,13 +41,13 @@ def files_of(folder: Path, batch_ids: Iterable[int]) -> list[Path]:
     return [folder / GEOMETRY, folder / META, *(batch_file(folder, batch_id) for batch_id in batch_ids)]
 
 
-def manifest(folder: Path, batch_ids: Iterable[int], advice: str) -> dict[str, str]:
+def manifest(folder: Path, batch_ids: Iterable[int]) -> dict[str, str]:
     """sha256 of each of these files by its name. BadInput names one that is missing, and says what to do."""
     files = files_of(folder, batch_ids)
     if missing := [file for file in files if not file.is_file()]:
         raise BadInput(
             f"events.folder: there is no file {missing[0]} (of {len(files)} that are read, {len(missing)} are "
-            f"missing): {advice}"
+            f"missing): give the folder that holds {META}, {GEOMETRY} and {BATCHES}/"
         )
     return external.file_manifest([str(file) for file in files])
 

@@ -10,12 +10,11 @@ from scipy.optimize import minimize
 from tasks.data.gate import require_inputs
 from tasks.data.normaliser import Normaliser, Step
 from tasks.data.statistics import Column, column_statistics
-from tasks.icecube.batches import FEATURES, feature_chunks, from_angles
-from tasks.icecube.configuration import Scaling
-from tasks.icecube.network import angle
+from tasks.icecube.batches import FEATURES, angle, feature_chunks, from_angles
 from tasks.icecube.pulses import Data
 from tasks.icecube.results import Constant, LookResult
 from tasks.icecube.stages import LookConfig
+from tasks.icecube.study import Scaling
 from tasks.stage.run import StageInput, StageRun
 
 FIXED = Normaliser(

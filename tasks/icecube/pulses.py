@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,14 +12,24 @@ import numpy as np
 import pyarrow as pa
 
 from storage import durable
-from storage.errors import BadInput, CheckFailed
+from storage.errors import BadInput
 from storage.records import read_each
-from tasks.icecube.configuration import Generated, Split
-from tasks.icecube.events import META, EventFiles, batch_file, manifest, pulse_table, read_geometry, read_meta, values
+from tasks.icecube.events import (
+    EVENTS,
+    META,
+    PULSES,
+    EventFiles,
+    as_pulses,
+    batch_file,
+    pulse_table,
+    read_geometry,
+    read_meta,
+    values,
+)
 from tasks.icecube.generator import write_events
 from tasks.icecube.results import SplitFacts
-from tasks.icecube.sound import require_sound
 from tasks.icecube.stages import OfFolder, PulsesConfig, ReadsEvents
+from tasks.icecube.study import Generated, Split
 from tasks.stage.preflight import require_disk
 from tasks.stage.run import StageInput, StageRun
 
@@ -30,12 +39,11 @@ BYTES_PER_EVENT = 1_100
 WRITTEN = "files"
 
 
-def pulses(run: StageRun, config: PulsesConfig) -> dict[str, Any]:
+def pulses(run: StageRun, config: PulsesConfig) -> dict[str, float]:
     """Publishes `files/` where the study writes them. Records: a row for each file, written when it was found sound."""
     events = config.events
     folder = _written(run, events) if isinstance(events, Generated) else Path(events.folder)
     batches: dict[str, list[int]] = {split: events.batches(split) for split in SPLITS}
-    require_disjoint(batches, "files")
     split_of = {batch_id: split for split in SPLITS for batch_id in batches[split]}
     digests = events.external_inputs().get("files", {})
     places, meta = len(read_geometry(folder, digests)), read_meta(folder, list(split_of), digests)
@@ -43,7 +51,6 @@ def pulses(run: StageRun, config: PulsesConfig) -> dict[str, Any]:
     unique, counts = np.unique(ids, return_counts=True)
     twice = unique[counts > 1]
     if twice.size and not events.skip_bad_events:
-        require_disjoint({split: ids[np.isin(numbers, batches[split])].tolist() for split in SPLITS}, "events")
         raise BadInput(
             f"event {twice[0]} is there twice in {META} ({twice.size:,} such events): leave one of them out, or "
             "all that are not sound with events.skip_bad_events=true"
@@ -62,18 +69,6 @@ def pulses(run: StageRun, config: PulsesConfig) -> dict[str, Any]:
     parts = {f"batch-{batch_id:06d}": batch_id for batch_id in split_of}
     run.merge_records(run.each(parts, counted, "files", "is each sound?"), ("batch_id",))
     return {}
-
-
-def require_disjoint(splits: Mapping[str, Collection[int]], what: str) -> None:
-    """CheckFailed names two splits that share something; `what` is the plural of what they hold (events, files)."""
-    for (one, ours), (other, theirs) in combinations(splits.items(), 2):
-        if shared := sorted(set(ours) & set(theirs)):
-            raise CheckFailed(
-                f"no two splits share {what}",
-                f"{one} and {other} share {len(shared):,}, the first {shared[0]}",
-                "none",
-                "What a model was trained on says nothing about what it has learned",
-            )
 
 
 def _written(run: StageRun, events: Generated) -> Path:
@@ -148,8 +143,6 @@ class Data:
         splits, folder = splits_of(events), folder_of(events, config)
         external = durable.read_json(events.run.stage_file)["external"]
         digests: dict[str, str] = external.get("events", {}).get("files", {})
-        if config.folder:
-            _require_the_same(folder, splits, digests)
         train, validation = (
             EventFiles(folder, facts.batches, config.open_files, facts.events, digests, facts.left_out)
             for facts in (splits["train"], splits["validation"])
@@ -161,12 +154,100 @@ def folder_of(events: StageInput, config: OfFolder) -> Path:
     return Path(config.folder) if config.folder else events.path / WRITTEN
 
 
-def _require_the_same(folder: Path, splits: Mapping[Split, SplitFacts], digests: Mapping[str, str]) -> None:
-    """Digests are kept by path, size and time, so that only a file that changed since, or elsewhere, is read for it."""
-    batches = [batch_id for facts in splits.values() for batch_id in facts.batches]
-    now = manifest(folder, batches, "put back what icecube-pulses has read")
-    if changed := sorted(name for name, digest in digests.items() if now.get(name) != digest):
+def require_sound(
+    table: pa.Table, events: pa.Table, sensors: int, file: Path, skip: bool = False
+) -> dict[str, list[int]]:
+    """BadInput names the file, the event and what is wrong with it; `events` are those of the file, in its order.
+
+    Every event has pulses of its own, one after the other and all of them; times do not fall within an event; a
+    sensor exists; a charge is finite and not below 0; directions are in radians; no event is there twice; nothing is
+    without a value. With `skip` nothing is raised: returns what is wrong with which events, by their ids, each told
+    once.
+    """
+    is_faulty: np.ndarray = np.zeros(len(events), dtype=bool)
+    ids, first = values(events, "event_id"), {}
+    for wrong, what, row in _faults(table, events, sensors, file, skip):
+        if not (new := wrong & ~is_faulty).any():
+            continue
+        if not skip:
+            where = f", the first in row {row:,}" if row else ""
+            raise BadInput(
+                f"{file}: event {ids[wrong.argmax()]} {what} ({int(wrong.sum()):,} such events{where}). Repair it, or "
+                "leave out all that are not sound with events.skip_bad_events=true"
+            )
+        first[what], is_faulty = ids[new].tolist(), is_faulty | wrong
+    return first
+
+
+def _faults(
+    table: pa.Table, events: pa.Table, sensors: int, file: Path, skip: bool
+) -> Iterator[tuple[np.ndarray, str, int | None]]:
+    """Which events [E] are wrong, what is wrong with them, and in which row of the file, as a person counts it."""
+    for name in EVENTS.names:
+        if events[name].null_count:
+            yield events[name].is_null().to_numpy(), f"has no {name} in {META}", None
+    ids, first, last = (values(events, name) for name in ("event_id", "first_pulse_index", "last_pulse_index"))
+    unique, counts = np.unique(ids, return_counts=True)
+    yield np.isin(ids, unique[counts > 1]), f"is there twice in {META}", None
+    yield last < first, "has no pulses", None
+    for name, largest, fault in (
+        ("zenith", np.pi, "a zenith that is not from 0 to pi"),
+        ("azimuth", 2 * np.pi, "an azimuth that is not from 0 to 2 pi"),
+    ):
+        angle = values(events, name)
+        yield ~np.isfinite(angle), f"has no finite direction ({name})", None
+        # compared with what its precision can say: float32 has no pi, and the one nearest to it is above
+        yield (angle < 0) | (angle > angle.dtype.type(largest)), f"has {fault}: is it in radians?", None
+
+    pulses = as_pulses(table)
+    if skip:
+        others = _has_others(pulses.event_id, ids, first, last)
+        yield others, f"has other pulses than {META} says", None
+        begins, owners = first[~others], pulses.event_id
+    else:
+        _require_in_a_row(first, last, len(table), file)
+        begins, owners = first, np.repeat(ids, last - first + 1)
+
+    def of_events(wrong: np.ndarray) -> tuple[np.ndarray, int | None]:
+        """Events of which any pulse is wrong, and the row of the first such pulse."""
+        if not wrong.any():
+            return np.zeros(len(ids), dtype=bool), None
+        before = np.append(0, np.cumsum(wrong))
+        begin = np.clip(first, 0, len(wrong))
+        return before[np.clip(last + 1, begin, len(wrong))] > before[begin], int(wrong.argmax()) + 1
+
+    for name in PULSES.names:
+        if table[name].null_count:
+            faulty, row = of_events(table[name].is_null().to_numpy())
+            yield faulty, f"has a pulse without {name}", row
+    sensor, falls = values(table, "sensor_id"), np.append(False, np.diff(pulses.time) < 0)
+    falls[begins] = False
+    for wrong, what in (
+        (pulses.event_id != owners, "has pulses of another event among its own"),
+        ((sensor < 0) | (sensor >= sensors), f"has a sensor beyond the {sensors:,}"),
+        (~np.isfinite(pulses.charge), "has a charge that is not finite"),
+        (pulses.charge < 0, "has a charge below 0"),
+        (falls, "has pulses whose times fall"),
+    ):
+        faulty, row = of_events(wrong)
+        yield faulty, what, row
+
+
+def _require_in_a_row(first: np.ndarray, last: np.ndarray, pulses: int, file: Path) -> None:
+    """BadInput unless the events have the pulses of the file, one event after the other."""
+    expected = int(last[-1]) + 1 if len(last) else 0
+    if expected != pulses or not len(first) or first[0] != 0 or (first[1:] != last[:-1] + 1).any():
         raise BadInput(
-            f"{changed[0]} in {folder} is not the file any more that icecube-pulses has read ({len(changed)} such "
-            "files): put it back, or start the study again, which looks through the files anew"
+            f"{file} holds {pulses:,} pulses, and the events that {META} names of it hold {expected:,} in a row: the "
+            "two do not belong together, or one is cut off"
         )
+
+
+def _has_others(event_ids: np.ndarray, ids: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Events [E] of which the pulses `first` to `last` are not those, and all of those, that have its id in a row."""
+    starts = np.flatnonzero(np.append(True, np.diff(event_ids) != 0))[: len(event_ids)]
+    place = np.minimum(np.searchsorted(starts, first), len(starts) - 1)
+    if not len(starts):
+        return np.ones(len(ids), dtype=bool)
+    ends = np.append(starts[1:], len(event_ids))
+    return (starts[place] != first) | (ends[place] != last + 1) | (event_ids[starts[place]] != ids)

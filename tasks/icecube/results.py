@@ -20,6 +20,8 @@ class SplitFacts(Result):
         return [event_id for ids in self.skipped.values() for event_id in ids]
 
 
+ANGLE = "angle_degrees"
+"""The metric that decides: the mean angle between prediction and truth on the events that are judged."""
 CONSTANT = "best constant direction"
 
 

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Self
 
 from tasks.data.limits import InputLimits
 from tasks.findings.configuration import Audit
-from tasks.icecube.configuration import (
+from tasks.icecube.study import (
     Events,
     Inputs,
     Network,
@@ -13,9 +13,9 @@ from tasks.icecube.configuration import (
     RateTries,
     Scaling,
     SingleBatch,
+    Study,
     Trained,
 )
-from tasks.icecube.study import Study
 from tasks.stage.configuration import LocalPath, execution, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration, StudyBase
@@ -70,7 +70,7 @@ class TrainsNetwork(ReadsEvents):
     budget: Budget
 
     def multiplications(self) -> float:
-        from tasks.icecube.training import network
+        from tasks.icecube.train import network
         from tasks.training.weights import number_of_weights
 
         rows = self.execution.micro_batch_examples * self.pulses_per_event

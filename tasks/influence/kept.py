@@ -114,7 +114,7 @@ def examples_digest(task: Task, indices: np.ndarray) -> str:
     return _digest(leaf for index in indices for leaf in tree_leaves(task.batch(np.array([index]))))
 
 
-def _digest(values: Iterable[Any]) -> str:
+def _digest(values: Iterable[object]) -> str:
     digest = xxhash.xxh3_128()
     for value in values:
         if isinstance(value, torch.Tensor):

@@ -3,7 +3,7 @@ is a sum over positions of products of two vectors, output gradient and input of
 for a convolution, a token's unit vector and the output gradient for an embedding."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,12 +75,11 @@ def captured(task: Task, plan: Plan, indices: np.ndarray, generator: torch.Gener
         return modules[name].register_forward_hook(forward)
 
     with _evaluated(task.model):
-        hooks = [watch(at, name) for at, item in enumerate(plan) for name in item.modules]
-        try:
+        with ExitStack() as hooks:
+            for at, item in enumerate(plan):
+                for name in item.modules:
+                    hooks.enter_context(watch(at, name))
             loss = _losses(task, indices, batch, generator).sum()
-        finally:
-            for hook in hooks:
-                hook.remove()
         calls = [call for call in calls if call[-1].requires_grad]
         found = torch.autograd.grad(loss, [output for *_, output in calls], allow_unused=True)
     uses: list[list[Use]] = [[] for _ in plan]

@@ -14,16 +14,14 @@ from torch import nn
 from storage import durable
 from storage.errors import require_each_once, require_equal
 from tasks.findings.audit import Again, Asked, Audited, AuditResult, typical
-from tasks.inversion.configuration import Network
-from tasks.inversion.diffusion import Diffusion
-from tasks.inversion.energy import EnergyNetwork
+from tasks.inversion import stages
+from tasks.inversion.diffusion import Diffusion, EnergyNetwork
+from tasks.inversion.final_results import errors_of
 from tasks.inversion.matrices import MEASURED, QUANTILES, Pairs, drawn, fixed_pairs
-from tasks.inversion.numbers import errors_of
 from tasks.inversion.probe import look_at
-from tasks.inversion.results import MatricesResult, NegativeFacts, ProbeResult, SplitFacts, TrainResult
-from tasks.inversion.stages import AUDITED, INSIDE, SPLITS, AuditConfig, MatricesConfig, ProbeConfig, TrainConfig
-from tasks.inversion.train import descent_differences, largest_difference, load_network
-from tasks.inversion.training import Judge
+from tasks.inversion.stages import AUDITED, INSIDE, SPLITS, MatricesResult, NegativeFacts, ProbeResult, SplitFacts
+from tasks.inversion.study import Network
+from tasks.inversion.train import Judge, descent_differences, largest_difference, load_network
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.draws import normal_at
 
@@ -39,13 +37,15 @@ SAME, MOST = 1e-5, 64
 """Entries that differ by less are the same; more inverses of one matrix are not followed."""
 
 
-def audit(run: StageRun, config: AuditConfig, data: StageInput, probe: StageInput, **cells: StageInput) -> AuditResult:
+def audit(
+    run: StageRun, config: stages.AuditConfig, data: StageInput, probe: StageInput, **cells: StageInput
+) -> AuditResult:
     """CheckFailed names the first cell and matrix whose error is another one than that of its record."""
     audited = Audited(run, "torch, matrix by matrix (how a matrix comes, and negatives, by the stage's own code)")
     splits = {split: fixed_pairs(data, split) for split in SPLITS}
     audited.ask(_facts(data, splits))
     looks, arms = ProbeResult.read(probe).negatives, _arms_of(probe)
-    asked = probe.configuration(ProbeConfig).probe
+    asked = probe.configuration(stages.ProbeConfig).probe
     require_each_once(
         "the probe looked at each arm, time and number of steps once",
         ((look.arm, look.time, look.descent_steps) for look in looks),
@@ -69,7 +69,7 @@ def audit(run: StageRun, config: AuditConfig, data: StageInput, probe: StageInpu
 
 def _facts(data: StageInput, splits: Mapping[str, Pairs]) -> Asked[str]:
     """The difficulty of the fixed matrices, and what needs no learning, by the file that trainings read."""
-    config, result = data.configuration(MatricesConfig), MatricesResult.read(data)
+    config, result = data.configuration(stages.MatricesConfig), MatricesResult.read(data)
     shape = config.matrices
     known = drawn(config.seed, "measured", np.arange(MEASURED), shape.rank, shape.diagonal_in)
     mean = np.linalg.inv(known).reshape(MEASURED, -1).mean(0)
@@ -114,7 +114,7 @@ def _error(
 def _differences(cell: str, network: EnergyNetwork, trained: StageInput, fixed: Pairs) -> Asked[str]:
     """Answers and negatives of a matrix depend on how it comes by so much as was said: here and in `_negatives` the
     stage's own code computes, on the kept weights."""
-    result, config = TrainResult.read(trained), trained.configuration(TrainConfig)
+    result, config = stages.TrainResult.read(trained), trained.configuration(stages.TrainConfig)
     diffusion = Diffusion.cosine(config.network.diffusion_steps)
     noise = normal_at(0, INSIDE, 0, np.arange(len(fixed)), fixed.y.shape[1:])
     judge = Judge(fixed.x, fixed.y, noise, diffusion, config.network.sampling_descent_steps, len(fixed))
@@ -152,7 +152,7 @@ def _negatives(
     count: int,
 ) -> Asked[NegativeFacts]:
     """What the probe said of an arm's negatives."""
-    config, mining = probe.configuration(ProbeConfig), trained.configuration(TrainConfig).mining
+    config, mining = probe.configuration(stages.ProbeConfig), trained.configuration(stages.TrainConfig).mining
     kind, numbers = "facts of negatives", [*NegativeFacts.model_fields][3:]
 
     def again(look: NegativeFacts) -> Iterator[Again]:

@@ -1,6 +1,8 @@
-"""Noise that is added and taken away, steps down the energy, and how with both an inverse is sought.
+"""An energy that is low where y is the inverse of x, noise that is added and taken away, steps down the energy, and how
+with these an inverse is sought.
 
-The schedule is the cosine one (Nichol and Dhariwal, 2021).
+The energy is E(x, y, t) = |f([x, y], t)|^2, whose gradient predicts the noise in y, after Du et al., "Learning
+Iterative Reasoning through Energy Diffusion" (2024). The schedule is the cosine one (Nichol and Dhariwal, 2021).
 
 A step is taken row by row, and kept only where the energy does not rise. The recorded study's code does two things
 otherwise, which the descent `as-published` keeps, since its results were made with them: after the first step every
@@ -12,12 +14,60 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import nn
+from torch.nn import functional
 
-from tasks.inversion.energy import energy_and_gradient
+from tasks.inversion.study import DescentName
+
+TIME_WIDTH = 128
+LONGEST_PERIOD = 10_000.0
+
+
+class EnergyNetwork(nn.Module):
+    """The energies [B] of x, y [B, d] at the steps t [B]: three hidden SiLU layers, of which the second and third are
+    scaled and shifted by an embedding of t, and as many outputs as y has entries. It normalises x itself."""
+
+    def __init__(self, entries: int, width: int, steps: int, mean: torch.Tensor, deviation: torch.Tensor) -> None:
+        """`entries`: d; `steps` of the diffusion; `mean` and `deviation` [d] are those of x."""
+        super().__init__()
+        self.register_buffer("steps", _embedded(torch.arange(steps)))
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+        self.time = nn.Sequential(nn.Linear(TIME_WIDTH, TIME_WIDTH), nn.GELU(), nn.Linear(TIME_WIDTH, TIME_WIDTH))
+        self.layers = nn.ModuleList([nn.Linear(2 * entries, width), nn.Linear(width, width), nn.Linear(width, width)])
+        self.scales = nn.ModuleList([nn.Linear(TIME_WIDTH, 2 * width) for _ in self.layers[1:]])
+        self.last = nn.Linear(width, entries)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        times = self.time(self.steps)  # of every step, which is less work than of every row
+        first, *further = self.layers
+        hidden = functional.silu(first(torch.cat([(x - self.mean) / self.deviation, y], dim=-1)))
+        for layer, scales in zip(further, self.scales, strict=True):
+            scale, shift = scales(times)[t].chunk(2, dim=-1)
+            hidden = functional.silu(layer(hidden) * (1 + scale) + shift)
+        return self.last(hidden).square().sum(-1)
+
+
+def energy_and_gradient(
+    network: nn.Module, x: torch.Tensor, y: torch.Tensor, t: torch.Tensor, for_training: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The energies [B] and their gradients by y [B, d]; only `for_training` can both be differentiated again."""
+    with torch.enable_grad():
+        at = y.detach().requires_grad_()
+        energies = network(x, at, t)
+        (gradient,) = torch.autograd.grad(energies.sum(), at, create_graph=for_training)
+    return (energies, gradient) if for_training else (energies.detach(), gradient)
+
+
+def _embedded(t: torch.Tensor) -> torch.Tensor:
+    """Sines and cosines of t [B], as [B, TIME_WIDTH]."""
+    half = TIME_WIDTH // 2
+    frequencies = torch.exp(torch.arange(half, device=t.device) * (-math.log(LONGEST_PERIOD) / (half - 1)))
+    angles = t[:, None].float() * frequencies
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
 
 CLAMP = 2.0
 """No entry of an inverse is taken to be larger."""
@@ -60,9 +110,6 @@ class Diffusion:
         return self.signal(t) * y + self.noise(t) * noise
 
 
-Descent = Literal["corrected", "as-published"]
-
-
 @dataclass(frozen=True)
 class Descended:
     """Rows after the last step [B, d], the share of steps that were kept [B], and |gradient| before the first [B]."""
@@ -80,7 +127,7 @@ def descend(
     t: torch.Tensor,
     steps: int,
     scale: float = 1.0,
-    descent: Descent = "corrected",
+    descent: DescentName = "corrected",
 ) -> Descended:
     """`steps` steps from y [B, d] at t [B], each `scale` times as long as the schedule says; without gradients."""
     published = descent == "as-published"

@@ -16,8 +16,7 @@ from safetensors.torch import save_file
 from storage.errors import CheckFailed
 from storage.tensors import read_tensors
 from tasks.inversion.diffusion import CLAMP
-from tasks.inversion.results import MatricesResult, SplitFacts, Trivial
-from tasks.inversion.stages import MatricesConfig
+from tasks.inversion.stages import MatricesConfig, MatricesResult, SplitFacts, Trivial
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.draws import uniform_at
 

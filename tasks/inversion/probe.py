@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from tasks.inversion.configuration import Mining
 from tasks.inversion.diffusion import CLAMP, Diffusion, descend
 from tasks.inversion.matrices import Pairs, fixed_pairs
-from tasks.inversion.results import NegativeFacts, ProbeResult
-from tasks.inversion.stages import ProbeConfig, TrainConfig
+from tasks.inversion.stages import NegativeFacts, ProbeConfig, ProbeResult, TrainConfig
+from tasks.inversion.study import Mining
 from tasks.inversion.train import load_network
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.draws import normal_at

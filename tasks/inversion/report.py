@@ -1,27 +1,51 @@
 """inversion-report: which differences the seeds show, every number with the run that it came from."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from tasks.findings.arms import compare_arms
-from tasks.findings.document import Document
-from tasks.findings.final_results import of_runs
-from tasks.findings.prose import fill
+from tasks.findings.arms import answer_figure, arm_table, comparison_table, differences_in_words, why_not_shown
+from tasks.findings.document import Document, Figure
+from tasks.findings.numbers import percent
+from tasks.findings.prose import Pieces, fill
 from tasks.findings.publish import Published, publish_report, require_verified
-from tasks.findings.statistics.comparison import Comparison, arm_mean
-from tasks.findings.trainings import arm_tables, cell_table
-from tasks.inversion import views
-from tasks.inversion.final_results import ArmFacts, DescentPart, EarlyStop, FinalResults
-from tasks.inversion.numbers import Cell, gates, pilot_of
-from tasks.inversion.results import MatricesResult, ProbeResult
-from tasks.inversion.stages import AUDITED, OUTSIDE, MatricesConfig, ProbeConfig, ReportConfig
+from tasks.findings.statistics.comparison import ArmMean, Comparison
+from tasks.findings.table import Table
+from tasks.inversion.final_results import FinalResults, final_results
+from tasks.inversion.stages import ReportConfig, Trivial
+from tasks.inversion.study import Mining
 from tasks.stage.run import StageInput, StageRun
-from tasks.stage.study import nested
 
-PATIENCES = (1, 2, 4)
+number = "{:.4g}".format
+ERROR = "validation error"
+DIVERGED = 1.05
+"""The last error as a multiple of the best one, from which a training is said to diverge."""
+RANK_10 = Trivial(zero=0.0584, mean=0.0343)
+RANK_20 = Trivial(zero=0.02064, mean=0.01409)
+RECORDED = {
+    "pilot, called successful (rank 10)": (0.0688, RANK_10),
+    "none, one seed (rank 20)": (0.0096761, RANK_20),
+    "random, one seed (rank 20)": (0.00968396, RANK_20),
+    "adversarial, one seed (rank 20)": (0.00982675, RANK_20),
+}
+"""Claims of the recorded study, beside what predicting zero and the mean get on matrices of that rank."""
+NEGATIVES = {
+    "arm": ("arm", "{}"),
+    "t": ("time", "{}"),
+    "steps": ("descent_steps", "{}"),
+    "cond(y)": ("condition", "{:.1f}"),
+    "of inverses": ("true_condition", "{:.1f}"),
+    "smallest": ("smallest_singular_value", "{:.3f}"),
+    "of inverses ": ("true_smallest_singular_value", "{:.3f}"),
+    "residual": ("residual", "{:.2f}"),
+    "distance": ("distance", "{:.2f}"),
+    "false": ("false_share", "{:.1%}"),
+    "energy gap": ("energy_gap", "{:+.3g}"),
+    "lower": ("below_share", "{:.1%}"),
+    "kept": ("kept_share", "{:.1%}"),
+    "spread": ("spread", "{:.2f}"),
+    "gradient": ("gradient_norm", "{:.2f}"),
+}
+"""Column of the table of negatives -> field of `NegativeFacts`, and how it is written."""
 
 
 def report(run: StageRun, config: ReportConfig, **inputs: StageInput) -> Published:
@@ -34,125 +58,130 @@ def report(run: StageRun, config: ReportConfig, **inputs: StageInput) -> Publish
 def document(results: FinalResults) -> Document:
     """The report: answer, figures, tables."""
     outside = {name: arm.out_of_distribution for name, arm in results.arms.items()}
-    kinds = {name: views.mined(arm.mining) for name, arm in results.arms.items()}
+    kinds = {name: mined(arm.mining) for name, arm in results.arms.items()}
     split = results.splits["out_of_distribution"]
     of_arms = "Validation error (mean square over the entries of an inverse) by arm"
     of_outside = f"Error of the same networks on {split.matrices:,} matrices out of distribution"
-    pieces = {
-        **views.figures(results),
-        "arm means": arm_tables(results, of_arms, results.arms, results.differences, results.trivial.by_name, kinds),
-        "arm means outside": arm_tables(
-            results, of_outside, outside, results.out_of_distribution, split.trivial.by_name
-        ),
-        "cells": cell_table(results, views.number, {"out of distribution": outside}),
-        "negatives": views.negative_table(results),
+    pieces: Pieces = {
+        "answer": answer(results),
+        "arm means": arm_tables(results, of_arms, results.arms, results.differences, results.trivial, kinds),
+        "arm means outside": arm_tables(results, of_outside, outside, results.out_of_distribution, split.trivial),
+        "cells": cell_table(results),
+        "negatives": negative_table(results),
     }
-    words = {
-        "recorded": views.RECORDED,
-        "number": views.number,
-        "standing": views.standing,
-        "change": "{:+.2f}%".format,
-    }
-    return fill(Path(__file__).with_name("report.md"), results, pieces, **words)
+    diverged = {name: arm.late_divergence[1] for name, arm in results.arms.items() if arm.late_divergence[0] > DIVERGED}
+    words = {"recorded": RECORDED, "number": number, "standing": standing, "change": "{:+.2f}%".format}
+    answer_of = verdict(results, results.against_reference)
+    return fill(Path(__file__).with_name("report.md"), results, pieces, verdict=answer_of, diverged=diverged, **words)
 
 
-def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: StageRun) -> FinalResults:
-    """Every number of the study, after what can be computed again was."""
-    fixed, asked = MatricesResult.read(inputs["data"]), inputs["data"].configuration(MatricesConfig).matrices
-    trivial, count = fixed.validation.trivial, asked.validation_matrices
-    pilot = pilot_of(inputs["pilot"], trivial)
-    stages = nested(inputs)
-    cells = {
-        arm: {str(n): Cell.of(f"{arm}, seed {n}", stages[arm][n], count) for n in config.seeds} for arm in config.arms
-    }
-    every = {f"{arm}, seed {seed}": cell for arm, by_seed in cells.items() for seed, cell in by_seed.items()}
-    patience = min(cell.config.budget.patience_validations or math.inf for cell in every.values())
-    required = config.learned_ratio * min(trivial.by_name.values())
-    arms = {name: _arm(by_seed, required, config.confidence_level) for name, by_seed in cells.items()}
-    inside, outside = compared(config, arms)
-    return FinalResults(
-        **of_runs(run, inputs, AUDITED, gates(pilot, every)),
-        rank=asked.rank,
-        splits={"validation": fixed.validation, "out_of_distribution": fixed.out_of_distribution},
-        trivial=trivial,
-        pilot=pilot,
-        reference=config.reference,
-        seeds=config.seeds,
-        arms=arms,
-        differences=inside,
-        out_of_distribution=outside,
-        descent_parts=descent_parts(config.reference, arms, inside),
-        early_stops=[
-            early_stop(name, arm, some) for name, arm in arms.items() for some in PATIENCES if some < patience
+def verdict(results: FinalResults, comparisons: Sequence[Comparison]) -> str:
+    """The answer of the comparisons in a line; arms that are better before those that are worse."""
+    if results.reference in results.unlearned:
+        return f"Not shown: {results.reference} itself is not shown to learn."
+    if all(comparison.unlearned for comparison in comparisons):
+        return f"Not shown: {', '.join(comparison.arm for comparison in comparisons)} are not shown to learn."
+    better = [comparison for comparison in comparisons if comparison.better]
+    worse = [comparison for comparison in comparisons if comparison.worse]
+    if not better and not worse:
+        return why_not_shown(comparisons, results.min_seeds)
+    return f"{'Yes' if better else 'No'}: {differences_in_words(better or worse)}."
+
+
+def standing(value: float, trivial: Trivial) -> str:
+    """An error beside what needs no learning."""
+    for name, error in sorted(trivial.by_name.items(), key=lambda item: -item[1]):
+        if value >= error:
+            return f"worse than {name} ({number(error)})"
+    name, error = min(trivial.by_name.items(), key=lambda item: item[1])
+    return f"{percent(round(value / error, 3))} of {name} ({number(error)})"
+
+
+def mined(mining: Mining) -> str:
+    """The origin of an arm's negatives, in words."""
+    if not mining.uses_descent:
+        return mining.strategy
+    share = f"{mining.adversarial_share:.0%} " if mining.strategy == "mixed" else ""
+    how = "" if mining.descent == "corrected" else ", as published"
+    return (
+        f"{share}adversarial: {mining.descent_steps} steps of {mining.step_scale:g} from noise of "
+        f"{mining.noise_scale:g}{how}"
+    )
+
+
+def cell_table(results: FinalResults) -> Table:
+    """A row for each training."""
+    rows = []
+    for name, arm in results.arms.items():
+        for seed, cell in arm.cells.items():
+            errors = [number(arm.values[seed]), f"{cell.best_step:,}", number(cell.last), f"{cell.last_step:,}"]
+            errors.append(number(arm.out_of_distribution.values[seed]))
+            gradients = [f"{cell.clipped_share:.0%}", f"{cell.largest_gradient_norm:.3g}"]
+            rows.append([name, seed, *errors, *gradients, results.run_of(f"{name}-{seed}")])
+    return Table(
+        "Every training: the error at its best step, whose weights are kept, and at its last; the share of its steps "
+        "whose gradient was clipped, and the longest gradient.",
+        [
+            "arm",
+            "seed",
+            "best error",
+            "at step",
+            "last error",
+            "at step",
+            "out of distribution",
+            "clipped",
+            "longest",
+            "run",
         ],
-        confidence_level=config.confidence_level,
-        min_seeds=config.min_seeds,
-        learned_ratio=config.learned_ratio,
-        probe=ProbeResult.read(inputs["probe"]),
-        probed_matrices=inputs["probe"].configuration(ProbeConfig).probe.matrices,
+        rows,
     )
 
 
-def _arm(by_seed: Mapping[str, Cell], required: float, level: float) -> ArmFacts:
-    descents = [cell.result for cell in by_seed.values() if cell.result.descent_difference is not None]
-    worst = max(descents, key=lambda cell: cell.descent_difference or 0.0, default=None)
-    return ArmFacts.of(
-        {seed: cell.error["validation"] for seed, cell in by_seed.items()},
-        {seed: cell.trained for seed, cell in by_seed.items()},
-        required,
-        level,
-        mining=next(iter(by_seed.values())).config.mining,
-        out_of_distribution=arm_mean({seed: cell.error[OUTSIDE] for seed, cell in by_seed.items()}, level),
-        descent_difference=worst.descent_difference if worst else None,
-        descent_defect=worst.descent_defect if worst else "",
-    )
-
-
-def compared(config: ReportConfig, arms: Mapping[str, ArmFacts]) -> tuple[list[Comparison], list[Comparison]]:
-    """The comparisons on both splits, all corrected together; CheckFailed as `compare_arms`."""
-    splits = {
-        "validation": {name: arm.values for name, arm in arms.items()},
-        "out_of_distribution": {name: arm.out_of_distribution.values for name, arm in arms.items()},
-    }
-    pairs = [(arm, reference) for arm, reference in config.comparisons]
-    unlearned = [name for name, arm in arms.items() if not arm.learned]
-    comparisons = compare_arms(splits, pairs, config.confidence_level, config.min_seeds, unlearned)
-    return comparisons["validation"], comparisons["out_of_distribution"]
-
-
-def descent_parts(reference: str, arms: Mapping[str, ArmFacts], differences: Sequence[Comparison]) -> list[DescentPart]:
-    """A part for each arm with the published descent that has a corrected one beside it."""
-    descents = {name: arm.mining.descent for name, arm in arms.items() if arm.mining.uses_descent}
-    percent = {(comparison.arm, comparison.reference): comparison.percent or 0.0 for comparison in differences}
+def arm_tables(
+    results: FinalResults,
+    what: str,
+    arms: Mapping[str, ArmMean],
+    differences: Sequence[Comparison],
+    trivial: Trivial,
+    kinds: Mapping[str, str] | None = None,
+) -> list[Table]:
+    """The means of `arms`, whose values are named `what`, beside what needs no learning, and their differences."""
+    level, together = results.confidence_level, len(results.differences) + len(results.out_of_distribution)
     return [
-        DescentPart(
-            published=pair.arm,
-            corrected=pair.reference,
-            whole=percent[pair.arm, reference],
-            without=percent[pair.reference, reference],
-            shown=pair.better or pair.worse,
-        )
-        for pair in differences
-        if (descents.get(pair.arm), descents.get(pair.reference)) == ("as-published", "corrected")
+        arm_table(arms, level, what, kinds, trivial.by_name),
+        comparison_table(differences, level, results.min_seeds, together),
     ]
 
 
-def early_stop(name: str, arm: ArmFacts, patience: int) -> EarlyStop:
-    """By the validations of the whole trainings: nothing is trained again for it.
+def negative_table(results: FinalResults) -> Table:
+    probe, run = results.probe, results.run_of("probe")
+    return Table(
+        f"Negatives that each arm's network (seed {results.seeds[0]}) gives for {results.probed_matrices} matrices, "
+        "with the corrected descent from noise of the arm's deviation: median condition number and smallest singular "
+        "value of y, beside those of the true inverses; mean |A y - I|; mean distance from the inverse, relative to "
+        "its norm; the share that is nearer than the limit (false); mean E(true) - E(negative), and the share that "
+        "lies lower; steps kept; their spread as a multiple of the inverses'; mean norm of the first gradient. A is "
+        "never mined.",
+        [*(name.strip() for name in NEGATIVES), "run"],
+        [
+            [*(form.format(getattr(facts, field)) for field, form in NEGATIVES.values()), run]
+            for facts in probe.negatives
+        ],
+    )
 
-    Trainings that themselves ended with some patience can tell only what less of it would have kept.
-    """
-    stops = [stopped(cell.validations, patience) for cell in arm.cells.values()]
-    step, error = (float(np.mean(values)) for values in zip(*stops, strict=True))
-    whole = float(np.mean([cell.best for cell in arm.cells.values()]))
-    return EarlyStop(arm=name, patience=patience, step=step, error=error, whole_error=whole)
 
+def answer(results: FinalResults) -> Figure:
+    """Differences from the reference first, those of arms with mined negatives before the others."""
+    places = {name: place for place, name in enumerate(results.mined_first)}
+    first = sorted(results.differences, key=lambda each: (each.reference != results.reference, places[each.arm]))
+    outside = [difference for difference in results.out_of_distribution if difference.reference == results.reference]
+    caption = (
+        "Differences of arms, seed by seed, in per cent of the reference's mean error: left of the line the arm is "
+        f"better. Each interval ({percent(results.confidence_level)}) is of this difference alone."
+    )
 
-def stopped(points: Sequence[Sequence[float]], patience: int) -> tuple[float, float]:
-    """The step at which a training with this patience ends, and the error it keeps, of validations [step, error]."""
-    best, since = math.inf, 0
-    for step, error in points:
-        best, since = (error, 0) if error < best else (best, since + 1)
-        if since == patience:
-            return step, best
-    return points[-1][0], best
+    def base(kind: str, difference: Comparison) -> float:
+        reference = results.arms[difference.reference]
+        return reference.mean if kind == ERROR else reference.out_of_distribution.mean
+
+    return answer_figure({ERROR: first, "out of distribution": outside}, caption, "difference (%)", base)

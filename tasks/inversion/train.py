@@ -1,25 +1,210 @@
-"""inversion-pilot and inversion-train: an energy network, trained with one kind of negatives and one seed."""
+"""inversion-pilot and inversion-train: an energy network, trained with one kind of negatives and one seed.
+
+Everything that is drawn for a matrix is a function of seed and index alone. So two arms with one seed see the same
+matrices, times and noise, in the same order, and their difference is that of their negatives.
+"""
+
+from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional
 
 from storage import durable
-from storage.errors import require_close
-from tasks.inversion.configuration import Mining, Network
-from tasks.inversion.diffusion import Diffusion, descend
-from tasks.inversion.energy import EnergyNetwork
-from tasks.inversion.matrices import fixed_pairs
-from tasks.inversion.results import TOLERANCE, TrainResult
-from tasks.inversion.stages import INSIDE, OUTSIDE, PilotConfig, TrainConfig
-from tasks.inversion.training import Batch, Batches, Judge, mine, problem, schedule
+from storage.errors import CheckFailed, require_close
+from tasks.inversion.diffusion import CLAMP, Descended, Diffusion, EnergyNetwork, descend, energy_and_gradient, invert
+from tasks.inversion.matrices import Pairs, drawn, fixed_pairs, pairs
+from tasks.inversion.stages import (
+    INSIDE,
+    OUTSIDE,
+    SPLITS,
+    TOLERANCE,
+    MatricesResult,
+    PilotConfig,
+    TrainConfig,
+    TrainResult,
+    TrainsEnergy,
+)
+from tasks.inversion.study import Matrices, Mining, Network
+from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
+from tasks.training.draws import normal_at, uniform_at
 from tasks.training.invariance import Way, batchwise, largest_differences, require_invariant
+from tasks.training.loader import moved
 from tasks.training.loop import train_problem
+from tasks.training.order import as_stored
+from tasks.training.problem import Problem, adamw
+from tasks.training.schedule import Schedule
 from tasks.training.weights import load_kept
+
+MSE = "validation_mse"
+"""The metric that decides: the mean square of the error over all entries of the validation inverses."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """x and y [B, d], their steps of the diffusion [B], the noise that is predicted and that of the contrast, wrong
+    inverses [B, d], and a draw [B].
+
+    What the arm's strategy does not read is empty.
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    t: torch.Tensor
+    noise: torch.Tensor
+    contrast: torch.Tensor
+    random: torch.Tensor
+    share: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Batches:
+    """`batch(indices, epoch)` of a training: matrices that are made as they are needed, none of them twice."""
+
+    seed: int
+    matrices: Matrices
+    diffusion_steps: int
+    device: torch.device
+    mining: Mining
+    judged: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Split -> x of the matrices that trainings are judged on."""
+
+    def __call__(self, indices: np.ndarray, epoch: int) -> Batch:
+        shape, strategy = (self.matrices.entries,), self.mining.strategy
+        made = pairs(drawn(self.seed, "train", indices, self.matrices.rank, self.matrices.diagonal_in))
+        for split, x in self.judged.items():
+            require_apart(made.x, x, split)
+        contrasts, of_random = strategy != "none", strategy in ("random", "mixed")
+        times = uniform_at(self.seed, "time", epoch, indices)
+        batch = (
+            made.x,
+            made.y,
+            (times * self.diffusion_steps).long().clamp(max=self.diffusion_steps - 1),
+            normal_at(self.seed, "noise", epoch, indices, shape),
+            normal_at(self.seed, "contrast", epoch, indices, shape) if contrasts else torch.empty(0),
+            normal_at(self.seed, "negative", epoch, indices, shape) if of_random else torch.empty(0),
+            uniform_at(self.seed, "share", epoch, indices) if strategy == "mixed" else torch.empty(0),
+        )
+        return Batch(*(moved(part, self.device) for part in batch))
+
+
+def require_apart(trained: torch.Tensor, judged: torch.Tensor, split: str) -> None:
+    """CheckFailed where a matrix is trained on and judged; both [N, d]."""
+    alike = torch.isin(trained[:, 0], judged[:, 0])  # nearly none: the rest is compared for these alone
+    if shared := sum(bool((judged == matrix).all(1).any()) for matrix in trained[alike]):
+        raise CheckFailed(
+            f"no matrix is in both train and {split}",
+            f"{shared} of the {len(trained)} of a batch are",
+            "none",
+            "What a network was trained on says nothing about what it has learned",
+        )
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The error on fixed matrices, sought from the same noise each time."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    noise: torch.Tensor
+    diffusion: Diffusion
+    descent_steps: int
+    at_once: int
+    touch: Callable[[], None] = lambda: None
+
+    @classmethod
+    def of(cls, config: TrainsEnergy, fixed: Pairs, purpose: str, touch: Callable[[], None] = lambda: None) -> Judge:
+        where = device(config.execution)
+        noise = normal_at(0, purpose, 0, np.arange(len(fixed)), (fixed.y.shape[1],))
+        diffusion = Diffusion.cosine(config.network.diffusion_steps, where)
+        steps, at_once = config.network.sampling_descent_steps, config.execution.micro_batch_examples
+        return cls(fixed.x.to(where), fixed.y.to(where), noise.to(where), diffusion, steps, at_once, touch)
+
+    def predicted(self, network: nn.Module, indices: np.ndarray, at_once: int) -> torch.Tensor:
+        """The inverses that are found for these matrices [B], so many at once; [B, d], of the network's precision."""
+        network.eval()
+        kind, parts = next(network.parameters()).dtype, []
+        for first in range(0, len(indices), at_once):
+            some = torch.from_numpy(indices[first : first + at_once])
+            x, noise = self.x[some].to(kind), self.noise[some].to(kind)
+            parts.append(invert(network, self.diffusion, x, noise, self.descent_steps))
+            self.touch()
+        return torch.cat(parts)
+
+    def errors(self, network: nn.Module) -> torch.Tensor:
+        """The mean squared error of each matrix, fp64 [N], on the CPU."""
+        predicted = self.predicted(network, np.arange(len(self.x)), self.at_once)
+        return (predicted - self.y).double().square().mean(-1).cpu()
+
+    def __call__(self, network: nn.Module) -> dict[str, float]:
+        return {MSE: float(self.errors(network).mean())}
+
+
+def problem(config: TrainsEnergy, mining: Mining, data: StageInput, touch: Callable[[], None]) -> Problem:
+    """A network of the configuration's seed, trained with negatives of `mining`."""
+    facts, where, shape = MatricesResult.read(data), device(config.execution), config.network
+    torch.manual_seed(config.seed)
+    mean, deviation = (torch.tensor(values) for values in (facts.input_mean, facts.input_deviation))
+    network = EnergyNetwork(config.matrices.entries, shape.width, shape.diffusion_steps, mean, deviation).to(where)
+    judge = Judge.of(config, fixed_pairs(data, "validation"), "validation", touch)
+    judged = {split: fixed_pairs(data, split).x for split in SPLITS}
+    return Problem(
+        network,
+        adamw(network, config.budget),
+        Batches(config.seed, config.matrices, shape.diffusion_steps, where, mining, judged),
+        partial(losses, diffusion=judge.diffusion, mining=mining),
+        judge,
+        decides=MSE,
+        trivial=facts.validation.trivial.by_name,
+        order=as_stored,
+    )
+
+
+def schedule(config: TrainsEnergy) -> Schedule:
+    """One epoch is the whole training: no matrix comes twice."""
+    assert config.budget.steps is not None
+    return Schedule(config.budget, config.budget.steps * config.budget.effective_batch_examples)
+
+
+def losses(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Mining) -> torch.Tensor:
+    """Loss by matrix, [B]: the error of the noise that is predicted, and the contrast of the truth with a negative.
+
+    Both are given the same noise, another one than that which is predicted; a mined negative was sought from it.
+    """
+    noised = diffusion.noised(batch.y, batch.t, batch.noise)
+    _, predicted = energy_and_gradient(network, batch.x, noised, batch.t, for_training=True)
+    squares = (predicted - batch.noise).square().mean(-1)
+    if mining.strategy == "none":
+        return squares
+    wrong = negatives_of(network, batch, diffusion, mining)
+    true, false = (network(batch.x, diffusion.noised(y, batch.t, batch.contrast), batch.t) for y in (batch.y, wrong))
+    return squares + mining.contrast_weight * functional.softplus(true - false)
+
+
+def negatives_of(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Mining) -> torch.Tensor:
+    """A wrong y for each matrix, [B, d], free of noise and without gradients."""
+    if mining.strategy == "random":
+        return batch.random.clamp(-CLAMP, CLAMP)
+    mined = (mine(network, batch, diffusion, mining).y / diffusion.signal(batch.t)).clamp(-CLAMP, CLAMP)
+    if mining.strategy == "mixed":
+        return torch.where(batch.share[:, None] < mining.adversarial_share, mined, batch.random.clamp(-CLAMP, CLAMP))
+    return mined
+
+
+def mine(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Mining) -> Descended:
+    """Adversarial negatives, still at their steps of the diffusion: from much noise down the energy."""
+    start = diffusion.noised(batch.y, batch.t, mining.noise_scale * batch.contrast)
+    how = (mining.descent_steps, mining.step_scale, mining.descent)
+    return descend(network, diffusion, batch.x, start, batch.t, *how)
+
 
 CHECKED, BATCH = 16, 16
 """On how many matrices an answer must not depend on how they come."""

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from storage import durable
-from storage.errors import BadInput
+from storage.errors import BadInput, cut
 from storage.tensors import write_tensors
 from tasks.training.weights import load_kept
 
@@ -36,8 +36,13 @@ class Bag(nn.Module):
 
     def encoded(self, texts: Sequence[str]) -> torch.Tensor:
         """Numbers of the words, [N, longest], padded behind; each word must have one."""
-        ids = [torch.tensor([self.words[word] for word in words_of(text)] or [PADDING]) for text in texts]
+        ids = [torch.tensor(self._numbers(text) or [PADDING]) for text in texts]
         return pad_sequence(ids, batch_first=True, padding_value=PADDING)
+
+    def _numbers(self, text: str) -> list[int]:
+        if unknown := {*words_of(text)} - self.words.keys():
+            raise BadInput(f"the classifier knows no {min(unknown)!r}: it was made for other texts than {cut(text)!r}")
+        return [self.words[word] for word in words_of(text)]
 
     def real(self, ids: torch.Tensor, module: str) -> torch.Tensor | None:
         """Which positions of a module's input are words of a text, [B, T]; None: there is one, which is."""
@@ -56,7 +61,7 @@ class Bag(nn.Module):
         """Logits of one text and the gradient of its loss by each module's weight, its bias as a column more: by numpy
         alone, in fp64, for whoever checks what torch says."""
         weights = {name: weight.detach().cpu().double().numpy() for name, weight in self.named_parameters()}
-        ids, layers = [self.words[word] for word in words_of(text)], ("first", "second", "last")
+        ids, layers = self._numbers(text), ("first", "second", "last")
         values, inputs = weights["embedding.weight"][ids].mean(0), []
         for name in layers:
             inputs.append(np.append(values, 1.0))

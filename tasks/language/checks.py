@@ -2,8 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +11,11 @@ import pyarrow.parquet as pq
 from storage import durable
 from storage.errors import CheckFailed, require, require_each_once, require_equal, require_limit
 from storage.records import Rows
-from tasks.language import foreign
-from tasks.language.losses import ModelLoss, compared_documents, summary
-from tasks.language.pairs import packed_pairs, packed_split, parted
+from tasks.language.losses import ModelLoss, summary
+from tasks.language.pairs import packed_split
 from tasks.language.result import SplitsProof, SplitSummary
 from tasks.language.splits import EVALUATION_SPLITS
-from tasks.language.tokenizer import encode, encode_pairs
+from tasks.language.texts import Text
 from tasks.stage.run import StageInput
 
 ROUNDING = 1e-4
@@ -25,35 +23,6 @@ ROUNDING = 1e-4
 
 ROUNDING_OF = {"fp32": ROUNDING, "tf32": 0.02, "bf16": 0.02}
 """The same of a loss that was seen in this precision, beside its value in fp32."""
-
-
-@dataclass(frozen=True)
-class Document:
-    """A document of the text as setup left it; of a pair the article, and the tokens of its reference."""
-
-    example_id: str
-    source: str
-    tokens: int
-    reference: int | None = None
-
-    def scored(self, most: int | None = None) -> int:
-        """Tokens that are scored where its first `most` are read: the reference of a pair, else the text's own."""
-        return self.reference or min(self.tokens, most or self.tokens)
-
-
-def documents(text: StageInput, split: str) -> dict[str, Document]:
-    """The documents of a split by example id, in its order, with their lengths in tokens."""
-    tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
-    rows = pq.read_table(text.path / "text" / f"{split}.parquet").to_pylist()
-    texts = [row["text"] for row in rows]
-    lengths: Iterable[tuple[int, ...]] = zip(map(len, encode(tokenizer, texts)), strict=True)
-    if packed := packed_pairs(text.path / "text"):
-        pairs = encode_pairs(tokenizer, map(parted, texts))
-        lengths = [(len(article), len(packed.as_read([], summary)[1])) for article, summary in pairs]
-    return {
-        row["example_id"]: Document(row["example_id"], row["source"], *length)
-        for row, length in zip(rows, lengths, strict=True)
-    }
 
 
 def require_text(stage: StageInput) -> SplitsProof:
@@ -105,9 +74,7 @@ def require_losses(what: str, rows: Rows) -> None:
         require_limit(no_more, part, whole * (1 + ROUNDING))
 
 
-def require_evaluation(
-    rows: Rows, test: Mapping[str, Document], models: Collection[str], precision: str = "fp32"
-) -> dict[str, ModelLoss]:
+def require_evaluation(rows: Rows, test: Collection[Text], models: Collection[str]) -> dict[str, ModelLoss]:
     """Loss of each model; CheckFailed unless every model was scored on every token of every test document.
 
     `models` are those that must be there; what was not trained may stand beside them.
@@ -116,12 +83,8 @@ def require_evaluation(
     missing = sorted(set(models) - set(names))
     require(not missing, "evaluate scored every model of the study", f"not {', '.join(missing)}", sorted(models))
     require_losses("evaluate", rows)
-    required = [(document.example_id, document.source, document.scored()) for document in test.values()]
+    required = [(document.example_id, document.source, document.scored()) for document in test]
     for name in names:
         scored = [(row["example_id"], row["source"], row["tokens_scored"]) for row in rows if row["model"] == name]
         require_each_once(f"evaluate scored {name} on every token of the test split", scored, required)
-    beside = compared_documents([*test]) if precision != "fp32" else set()
-    exact = [(row["model"], row["example_id"]) for row in rows if row.get("fp32_loss_sum_nats") is not None]
-    wanted = [(name, id_) for name in {*names} - {"unigram"} for id_ in beside]
-    require_each_once("evaluate has losses in fp32 beside those in another precision", exact, wanted)
     return {name: summary(rows, name) for name in names}

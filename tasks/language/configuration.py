@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -29,7 +29,7 @@ class PackageDocs(Configuration):
     )
     max_characters: int = scientific(6_000_000, ge=10_000, description="Upper limit of the whole text, in characters.")
 
-    def external_inputs(self) -> dict[str, Any]:
+    def external_inputs(self) -> dict[str, object]:
         return {"packages": _versions(self.packages)}
 
 
@@ -55,7 +55,7 @@ class LocalFiles(Configuration):
         "ending at the first.",
     )
 
-    def external_inputs(self) -> dict[str, Any]:
+    def external_inputs(self) -> dict[str, object]:
         external.require_no_links(self.paths)
         return {"files": external.file_manifest(self.paths), "reader": LOCAL_READING}
 
@@ -74,7 +74,7 @@ class HubStream(Configuration):
     text_column: str = scientific("text", description="Column that holds the text.")
     max_documents: int = scientific(ge=1, description="Documents read from the stream, for all splits together.")
 
-    def external_inputs(self) -> dict[str, Any]:
+    def external_inputs(self) -> dict[str, object]:
         require_hub_name(self.dataset)
         return super().external_inputs()
 
@@ -146,7 +146,7 @@ class LabelledFiles(LocalFiles):
         "label", description="Column or key that holds its label: text, or a whole number (0.0 is 0)."
     )
 
-    def external_inputs(self) -> dict[str, Any]:
+    def external_inputs(self) -> dict[str, object]:
         inputs = super().external_inputs()  # rows with labels such as 0.0 were left out before, where any may be
         return inputs | ({"labels": ["reader of labels==2"]} if self.skip_bad_rows else {})
 
@@ -211,7 +211,7 @@ class FromScratch(Configuration):
         "optimizer and schedule. Its content enters the fingerprint. Empty: random weights.",
     )
 
-    def external_inputs(self) -> dict[str, Any]:
+    def external_inputs(self) -> dict[str, object]:
         return {"init_from": identity(self.init_from)} if self.init_from else {}
 
     @model_validator(mode="after")
@@ -244,7 +244,7 @@ class PretrainedDirectory(Configuration):
         description="The folder, or a .gguf file. Its content enters the fingerprint, not its place."
     )
 
-    def external_inputs(self) -> dict[str, Any]:
+    def external_inputs(self) -> dict[str, object]:
         return {"files": model_files.model_manifest(self.path)}
 
 

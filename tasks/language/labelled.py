@@ -3,7 +3,6 @@
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from tasks.language.local_text import local_documents
 from tasks.language.pairs import parted
 from tasks.language.result import LabelledResult
 from tasks.language.stages import LabelledConfig
+from tasks.stage.run import StageRun
 
 SUBJECTS = [
     *("film", "food", "room", "story", "service", "music", "hotel", "game"),
@@ -27,7 +27,7 @@ MIXED = 0.2
 """Share of the clauses that say the opposite of their sentence."""
 
 
-def labelled(run: Any, config: LabelledConfig) -> LabelledResult:
+def labelled(run: StageRun, config: LabelledConfig) -> LabelledResult:
     """The work of a stage. Records: row_id, text and label, of equal texts the first.
 
     The id is the row's place in what was read, and a digest of its text.

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from storage import external
 from storage.errors import BadInput
 from tasks.language.configuration import LabelledFiles, LocalFiles, columns_of
-from tasks.language.documents import Document, document
+from tasks.language.document_store import Document, document
 from tasks.language.pairs import joined, labelled
 
 ROWS_AT_ONCE = 500
@@ -174,7 +174,7 @@ def _json_rows(file: io.BufferedReader, text: LocalFiles, where: str) -> Rows:
         raise BadInput(_no_column(where, text, names))
 
 
-def _json_values(lines: Iterator[bytes | str]) -> Iterator[tuple[int, Any]]:
+def _json_values(lines: Iterator[bytes | str]) -> Iterator[tuple[int, object]]:
     """Number of the row, and what stands in it: a value, or why there is none."""
     first = True
     for number, line in enumerate(lines, 1):
@@ -198,7 +198,7 @@ def _json_values(lines: Iterator[bytes | str]) -> Iterator[tuple[int, Any]]:
             yield (count if whole else number), value
 
 
-def _decoded_json(text: str) -> Iterator[Any]:
+def _decoded_json(text: str) -> Iterator[object]:
     """The values that stand one after the other; of an array its elements."""
     at = len(text) - len(text.lstrip(SPACE))
     while at < len(text):
@@ -238,15 +238,16 @@ class _OtherColumn(ValueError):
     """What is wrong of the column, and which key names another."""
 
 
-def _as_label(value: Any) -> Any:
+def _as_label(value: object) -> object:
     """A whole number as text, however a table holds it: a null makes floats of a column of them. Else as it is."""
     if value != value:  # NaN, which is how some tables have none
         return None
-    number = isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value)
-    return str(int(value)) if number and value == int(value) else value
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not math.isfinite(value):
+        return value
+    return str(int(value)) if value == int(value) else value
 
 
-def _text_of(values: Sequence[Any], text: LocalFiles) -> str | ValueError | None:
+def _text_of(values: Sequence[object], text: LocalFiles) -> str | ValueError | None:
     """The text of a row, or the two of a pair; bytes are those of UTF-8, as some writers have them."""
     parts: list[str | None] = []
     for value, column in zip(values, columns_of(text), strict=True):
@@ -264,7 +265,7 @@ def _text_of(values: Sequence[Any], text: LocalFiles) -> str | ValueError | None
         return error
 
 
-def _kind_of(value: Any) -> str:
+def _kind_of(value: object) -> str:
     shown = repr(value)
     return f"{type(value).__name__} ({shown[:40]}{'...' * (len(shown) > 40)})"
 

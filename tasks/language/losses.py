@@ -1,26 +1,20 @@
 """Losses over records: means weighted by tokens, and paired differences with intervals.
 
-A record is a dictionary with `model`, `example_id`, `source`, `tokens_scored` and `loss_sum_nats`; of an evaluation in
-another precision than fp32 with `fp32_loss_sum_nats` too: None but of some documents, the same of each model.
+A record is a dictionary with `model`, `example_id`, `source`, `tokens_scored` and `loss_sum_nats`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+
+import numpy as np
 
 from storage.errors import require_limit
-from tasks.findings.audit import sample
+from storage.records import Rows
 from tasks.findings.statistics.permutation import exchange_p_value
 from tasks.findings.statistics.resampling import interval, sums_by_source
 from tasks.language.configuration import BaseChecks
 from tasks.language.result import TrainedCheck
 from tasks.stage.result import Result
-
-COMPARED_DOCUMENTS = 64
-"""Documents of which an evaluation in another precision than fp32 has the loss in fp32 beside it."""
-ROUNDINGS = 3
-"""How many times as far as these, for its length, any other document may be away. In 400 draws of 64 of 900 documents
-no other was farther; farther than twice were 0.03 % (a network of 2 M parameters in bf16, on a CPU)."""
 
 
 class ModelLoss(Result):
@@ -30,17 +24,6 @@ class ModelLoss(Result):
     tokens_scored: int
     loss_nats_per_token: float
     perplexity: float
-
-
-class RoundedLoss(Result):
-    """What another precision does to the loss of a model: that less the loss in fp32, on the same documents.
-
-    In nats per token: the mean, weighted by tokens, and the largest of a document, without its sign.
-    """
-
-    documents: int
-    mean_nats_per_token: float
-    largest_nats_per_token: float
 
 
 class LossDifference(Result):
@@ -59,7 +42,7 @@ class LossDifference(Result):
     sources: int
 
 
-def summary(rows: list[dict[str, Any]], model: str) -> ModelLoss:
+def summary(rows: Rows, model: str) -> ModelLoss:
     """Loss per token, perplexity and counts of one model."""
     chosen = [row for row in rows if row["model"] == model]
     tokens = sum(row["tokens_scored"] for row in chosen)
@@ -92,43 +75,8 @@ def require_trained(losses: Mapping[str, float], checks: BaseChecks) -> TrainedC
     return TrainedCheck(validation_perplexity=perplexities, ratio_of_perplexities=ratios, required_ratio=limits)
 
 
-def compared_documents(ids: Sequence[str]) -> set[str]:
-    """The evaluated documents whose losses are compared with fp32."""
-    return {ids[place] for place in sample(0, "fp32", len(ids), COMPARED_DOCUMENTS)}
-
-
-def rounded(rows: list[dict[str, Any]]) -> dict[str, RoundedLoss]:
-    """By model, of those that have losses in fp32 too; none where all are in fp32."""
-    losses = {}
-    for model, away in _away_from_fp32(rows).items():
-        losses[model] = RoundedLoss(
-            documents=len(away),
-            mean_nats_per_token=math.fsum(nats for nats, _ in away) / sum(tokens for _, tokens in away),
-            largest_nats_per_token=max(abs(nats) / tokens for nats, tokens in away),
-        )
-    return losses
-
-
-def rounding_allowed(rows: list[dict[str, Any]], model: str, tokens: int) -> float:
-    """How far, in nats per token, a loss of `model` over so many tokens may be away from that in fp32.
-
-    Roundings of tokens add up like chances: a longer document's loss per token is nearer, by the root of its length.
-    """
-    away = _away_from_fp32(rows).get(model, [])
-    return ROUNDINGS * max((abs(nats) / math.sqrt(own) for nats, own in away), default=0.0) / math.sqrt(tokens)
-
-
-def _away_from_fp32(rows: list[dict[str, Any]]) -> dict[str, list[tuple[float, int]]]:
-    """Model -> (loss less that in fp32 in nats, tokens) of each document that has both."""
-    away: dict[str, list[tuple[float, int]]] = {}
-    for row in rows:
-        if (exact := row.get("fp32_loss_sum_nats")) is not None:
-            away.setdefault(row["model"], []).append((row["loss_sum_nats"] - exact, row["tokens_scored"]))
-    return away
-
-
 def paired_difference(
-    rows: list[dict[str, Any]], model: str, reference: str, resamples: int, confidence_level: float
+    rows: Rows, model: str, reference: str, resamples: int, confidence_level: float
 ) -> LossDifference:
     """Loss of `model` minus loss of `reference` in nats per token, with a bootstrap interval over sources.
 
@@ -160,11 +108,11 @@ def paired_difference(
     )
 
 
-def _per_token(nats: Any, tokens: Any) -> Any:
+def _per_token(nats: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     return nats / tokens
 
 
-def _by_example(rows: list[dict[str, Any]], model: str) -> dict[str, tuple[str, int, float]]:
+def _by_example(rows: Rows, model: str) -> dict[str, tuple[str, int, float]]:
     return {
         row["example_id"]: (row["source"], row["tokens_scored"], row["loss_sum_nats"])
         for row in rows

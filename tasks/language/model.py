@@ -7,13 +7,11 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from transformers import (
-    GgufConfig,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     PreTrainedModel,
@@ -24,13 +22,9 @@ from transformers import (
 from transformers.activations import ACT2FN
 from transformers.utils import logging as transformers_logging
 
-from storage import durable
-from storage.errors import BadInput
-from tasks.language import foreign, model_files
-from tasks.language.activation import MONOTONE_PARTS, MonotoneParts
+from tasks.language import foreign
 from tasks.language.blocks import Blocks
 from tasks.language.configuration import EncoderDecoder, FromScratch, PretrainedDirectory, PretrainedHub
-from tasks.language.hub import reachable
 from tasks.language.pairs import Pairs
 from tasks.language.result import PackedPairs
 
@@ -39,7 +33,6 @@ transformers_logging.disable_progress_bar()  # a bar for each model load would b
 logging.getLogger("transformers.modeling_utils").addFilter(lambda line: "we will NOT tie them" not in line.getMessage())
 # Looks for several texts in a row, which no row of ours has; it waits for all that a GPU has to do before the pass.
 masking_utils.find_packed_sequence_indices = lambda position_ids: None
-ACT2FN[MONOTONE_PARTS] = MonotoneParts  # by this name a saved model's config.json asks for it
 
 
 def untrained(model: FromScratch, vocabulary_size: int, sequence_length: int) -> PreTrainedModel:
@@ -112,81 +105,20 @@ def copying_start(network: T5ForConditionalGeneration) -> None:
 
 
 def pretrained(
-    model: PretrainedDirectory | PretrainedHub, cache: Path, encoder_decoder: bool = False
+    model: Path | PretrainedDirectory | PretrainedHub, cache: Path, encoder_decoder: bool = False
 ) -> PreTrainedModel:
     """The pretrained model in fp32; BadInput when it cannot be had, saying how to get it.
 
     ConnectionError, which the stage tries again, when the connection to the hub is lost.
     """
-    if isinstance(model, PretrainedDirectory):
-        return load(Path(model.path).expanduser())
-    advice = (
-        "Check the name and the revision on huggingface.co; gated models need HF_TOKEN in the environment; without "
-        "a network, copy the model here and set model.source=directory and model.path"
-    )
-    with reachable(f"the model {model.model} at revision {model.revision} cannot be loaded from the hub", advice):
-        loaded, report = foreign.model(
-            model.model,
-            f"the hub model {model.model}",
-            encoder_decoder=encoder_decoder,
-            revision=model.revision,
-            dtype=torch.float32,
-            cache_dir=cache / "hub",
-        )
-    _require_all_weights(report, f"the hub model {model.model}")
+    loaded = foreign.model(model, cache, encoder_decoder=encoder_decoder)
+    loaded.config.use_cache = False  # nothing is generated here, and a cache would take more memory than the logits
     return loaded
 
 
 def load(path: Path) -> PreTrainedModel:
     """A model in fp32: a folder that `save_pretrained` wrote, or a GGUF file; BadInput when weights are missing."""
-    if path.suffix == model_files.GGUF_SUFFIX:
-        return _load_gguf(path)
-    try:
-        described = durable.read_json(path / "config.json") if (path / "config.json").is_file() else {}
-        model, report = foreign.model(
-            path,
-            f"the model folder {path}",
-            encoder_decoder=bool(described.get("is_encoder_decoder")),
-            dtype=torch.float32,
-            local_files_only=True,
-        )
-    except (BadInput, MemoryError):
-        raise
-    except Exception as error:  # damaged weights, and what is none, fail in many ways
-        raise BadInput(
-            f"the model folder {path} cannot be loaded: {type(error).__name__}: {error}. Copy the whole folder again, "
-            "or save the model with save_pretrained, which writes safetensors (a pickle under that name is none)"
-        ) from error
-    _require_all_weights(report, f"the model folder {path}")
-    model.config.use_cache = False  # nothing is generated here, and a cache would take more memory than the logits
-    return model
-
-
-def _load_gguf(path: Path) -> PreTrainedModel:
-    """The model of a GGUF file, de-quantized: from here on a plain fp32 model, which trains and saves as any other."""
-    with model_files.gguf_alone(path) as folder:
-        try:
-            model, report = foreign.model(
-                folder,
-                f"the GGUF file {path}",
-                gguf_file=path.name,
-                quantization_config=GgufConfig(dequantize=True),
-                dtype=torch.float32,
-                local_files_only=True,
-            )
-        except Exception as error:  # a damaged file fails in many ways, all of them the file's
-            raise BadInput(
-                f"the GGUF file {path} cannot be loaded: {type(error).__name__}: {error}. Copy the whole file, or take "
-                "a model of an architecture that transformers reads from GGUF"
-            ) from error
-    _require_all_weights(report, f"the GGUF file {path}")
-    return model
-
-
-def _require_all_weights(report: dict[str, Any], what: str) -> None:
-    """transformers fills what is missing with random numbers and goes on; here that is an error."""
-    if missing := sorted(report["missing_keys"]) + sorted(report["mismatched_keys"], key=str):
-        raise BadInput(f"{what} lacks weights ({len(missing)}, such as {missing[0]}): copy the whole model")
+    return pretrained(path, path.parent)
 
 
 def save(
@@ -302,3 +234,30 @@ def unigram_loss(counts: np.ndarray, blocks: Blocks) -> float:
 def unigram_token_losses(counts: np.ndarray) -> np.ndarray:
     """-log p(token) in nats for every token of the vocabulary, from training counts plus one; float64 [V]."""
     return -np.log((counts + 1) / (counts.sum() + len(counts)))
+
+
+MONOTONE_PARTS = "monotone-parts"
+CONVEX_SHARE, CONCAVE_SHARE = 7 / 16, 7 / 16
+"""Shares of the hidden units; the authors' implementation (monotonic-nn) splits 7 : 7 : 2 too."""
+
+
+def monotone_parts(units: int) -> tuple[int, int, int]:
+    """How many of so many hidden units are convex, concave and saturated, in that order."""
+    convex, concave = round(units * CONVEX_SHARE), round(units * CONCAVE_SHARE)
+    return convex, concave, units - convex - concave
+
+
+class MonotoneParts(nn.Module):
+    """ReLU(z) for the first hidden units, -ReLU(-z) for the next, z between -1 and 1 for the last; on the last axis.
+
+    None of them ever falls. With non-negative weights, ReLU alone makes convex functions only; the three together
+    approximate every monotone function (Runje and Shankaranarayana, ICML 2023, arXiv 2205.11775; the saturated unit
+    is made of ReLU as there).
+    """
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        convex, concave, saturated = z.split(monotone_parts(z.shape[-1]), dim=-1)
+        return torch.cat([convex.relu(), -(-concave).relu(), saturated.clamp(-1, 1)], dim=-1)
+
+
+ACT2FN[MONOTONE_PARTS] = MonotoneParts  # by this name a saved model's config.json asks for it

@@ -1,8 +1,5 @@
 """The files of a pretrained model: a folder written by `save_pretrained`, or one GGUF file."""
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from storage import durable, reading
@@ -60,15 +57,3 @@ def require_gguf(path: Path) -> None:
                 f"model.path {path} is not a GGUF file, in spite of its name: its first four bytes must be "
                 f"{GGUF_MAGIC.decode()}. Copy the file again"
             )
-
-
-@contextmanager
-def gguf_alone(path: Path) -> Iterator[Path]:
-    """Yields a temporary folder that holds nothing but a link to this GGUF file.
-
-    transformers also reads settings beside a model file, and those are not in the file's digest.
-    """
-    require_gguf(path)
-    with tempfile.TemporaryDirectory(prefix="ratchet-gguf-") as folder:
-        (Path(folder) / path.name).symlink_to(path.resolve())
-        yield Path(folder)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +18,11 @@ import numpy as np
 from storage import durable
 from storage.errors import BadInput
 from tasks.language.blocks import DTYPES, Blocks, width_of
-from tasks.language.documents import Document, document
+from tasks.language.document_store import Document, document
 from tasks.language.result import PackedPairs
-from tasks.language.tokenizer import encode_pairs
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerBase
 
 SEPARATOR = "\x1f"
 """ASCII's separator of units. Where a text holds one, a space takes its place."""
@@ -177,29 +174,3 @@ def packed_split(folder: Path, split: str) -> Blocks:
     """The packed text of one split, whichever it is made of."""
     description = durable.read_json(folder / f"{split}.json")
     return Pairs(folder, split) if "article_tokens" in description else Blocks(folder, split)
-
-
-@dataclass(frozen=True)
-class Example:
-    """A pair of an evaluation split: its texts, what a model reads of the article, and what it is asked for."""
-
-    example_id: str
-    source: str
-    article: str
-    summary: str
-    read: list[int]
-    reference: list[int]
-
-
-def examples(folder: Path, split: str, tokenizer: PreTrainedTokenizerBase) -> list[Example]:
-    """The pairs of an evaluation split in its order; `folder` is the text's."""
-    import pyarrow.parquet as pq
-
-    rows, packed = pq.read_table(folder / f"{split}.parquet").to_pylist(), packed_pairs(folder)
-    assert packed is not None, "the text is of pairs"
-    texts = [parted(row["text"]) for row in rows]
-    ids = encode_pairs(tokenizer, texts)
-    return [
-        Example(row["example_id"], row["source"], *pair, *packed.as_read(*tokens))
-        for row, pair, tokens in zip(rows, texts, ids, strict=True)
-    ]

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,13 +23,13 @@ from storage.errors import BadInput
 from storage.external import local_files
 from tasks.language import blocks, sources, tokenizer
 from tasks.language.configuration import DocstringPairs, HubStream, LocalFiles, PackageDocs
-from tasks.language.document_store import DocumentStore, document_store
-from tasks.language.documents import Document
+from tasks.language.document_store import Document, DocumentStore, document_store
 from tasks.language.pairs import SEPARATOR, beginning, docstring_pairs, pack_pairs, packed_split, parted
 from tasks.language.result import SetupResult
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
 from tasks.language.stages import PairsConfig, SetupConfig, TextConfig
 from tasks.stage.preflight import require_disk
+from tasks.stage.run import StageRun
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,7 +41,7 @@ BYTES_PER_CHARACTER = 8  # text twice in Parquet (cache, splits) and packed toke
 TYPICAL_HUB_CHARACTERS = 10_000  # a document of The Pile has 6 000 on average
 
 
-def setup(run: Any, config: TextConfig) -> SetupResult:
+def setup(run: StageRun, config: TextConfig) -> SetupResult:
     """Cuts, tokenizes and packs the text into `text/` of the run directory; returns the stage's result.
 
     `run` is the stage's run: directory, cache, publish, progress, stop, log. The result and every byte of
@@ -58,7 +58,7 @@ def setup(run: Any, config: TextConfig) -> SetupResult:
     return SetupResult(skipped_rows=dict(skipped))
 
 
-def _cut(run: Any, config: TextConfig, store: DocumentStore, skipped: Counter[str]) -> CutText:
+def _cut(run: StageRun, config: TextConfig, store: DocumentStore, skipped: Counter[str]) -> CutText:
     """The configured text in its splits; all but the evaluation splits is read from `store`. Counts rows left out."""
     held_out = sources.held_out_documents(config.text, run.cache, skipped)
     documents = sources.documents(config.text, run.cache, skipped)
@@ -82,7 +82,7 @@ def _cut(run: Any, config: TextConfig, store: DocumentStore, skipped: Counter[st
     return text
 
 
-def _write(run: Any, config: TextConfig, text: CutText, folder: Path) -> None:
+def _write(run: StageRun, config: TextConfig, text: CutText, folder: Path) -> None:
     """Writes all of `text/` into `folder`."""
     _begin(run, 1, "tokenizer")
     train = _watched(run, 1, "training the tokenizer", text.documents["train"])
@@ -101,12 +101,12 @@ def _write(run: Any, config: TextConfig, text: CutText, folder: Path) -> None:
     durable.write_json(folder / "proof.json", text.proof.as_json())
 
 
-def _begin(run: Any, part: int, note: str) -> None:
+def _begin(run: StageRun, part: int, note: str) -> None:
     run.stop.check()
     run.progress.update(part, PARTS, "parts", note)
 
 
-def _watched(run: Any, part: int, doing: str, documents: Iterable[Document]) -> Iterator[Document]:
+def _watched(run: StageRun, part: int, doing: str, documents: Iterable[Document]) -> Iterator[Document]:
     """The same documents; between them the run may be stopped, and its progress is reported."""
     for count, document in enumerate(documents):
         if count % REPORT_DOCUMENTS == 0:
@@ -124,7 +124,7 @@ def _expected_characters(config: TextConfig) -> int:
 
 
 def _pack(
-    run: Any, folder: Path, name: str, text: CutText, trained: PreTrainedTokenizerBase, config: TextConfig
+    run: StageRun, folder: Path, name: str, text: CutText, trained: PreTrainedTokenizerBase, config: TextConfig
 ) -> None:
     texts = (document.text for document in _watched(run, 2, f"packing {name}", text.documents[name]))
     if isinstance(config, PairsConfig):

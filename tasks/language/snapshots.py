@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -79,7 +78,7 @@ def _is_there(run: StageRun, folder: str) -> bool:
     file: Path = run.directory / folder / DESCRIPTION
     if not file.is_file():
         return False
-    described: dict[str, Any] = durable.read_json(file)
+    described = durable.read_json(file)
     return {key: described.get(key) for key in run.identity} == run.identity
 
 

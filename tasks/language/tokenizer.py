@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.errors import BadInput
-from tasks.language import foreign, model_files
+from tasks.language import foreign
 from tasks.language.configuration import PretrainedDirectory, PretrainedHub, TrainedTokenizer
-from tasks.language.hub import reachable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -34,13 +33,11 @@ def load_tokenizer(
     """
     if isinstance(config, TrainedTokenizer):
         return train_tokenizer(train_texts, config.vocabulary_size)
-    if isinstance(config, PretrainedDirectory):
-        tokenizer = _from_directory(config)
-    else:
-        tokenizer = _from_hub(config, cache)
+    tokenizer = foreign.tokenizer(config, cache)
     if tokenizer.eos_token_id is None:
+        name = config.path if isinstance(config, PretrainedDirectory) else config.model
         raise BadInput(
-            f"the tokenizer of {_name(config)} has no end-of-text token (eos_token), which must stand "
+            f"the tokenizer of {name} has no end-of-text token (eos_token), which must stand "
             "between documents: choose another model, or set eos_token in its tokenizer_config.json"
         )
     return tokenizer
@@ -111,58 +108,6 @@ def encode_pairs(
     encoded = encode(tokenizer, (part for pair in pairs for part in pair))
     ids = ([id_ for id_ in part if id_ not in special] for part in encoded)
     return zip(ids, ids, strict=True)
-
-
-def _from_directory(config: PretrainedDirectory) -> PreTrainedTokenizerBase:
-    path = Path(config.path).expanduser()
-    if path.suffix == model_files.GGUF_SUFFIX:
-        return _from_gguf(path)
-    if not path.is_dir():
-        raise BadInput(f"model.path {path} is not a folder: give the folder that save_pretrained wrote")
-    try:
-        return foreign.tokenizer(path, f"the model folder {path}", local_files_only=True)
-    except BadInput:
-        raise
-    except Exception as error:  # a damaged tokenizer fails in many ways, all of them the folder's
-        raise BadInput(
-            f"model.path {path} holds no tokenizer that can be loaded: {error}. "
-            "Save the tokenizer into it with save_pretrained"
-        ) from error
-
-
-def _from_gguf(path: Path) -> PreTrainedTokenizerBase:
-    with model_files.gguf_alone(path) as folder:
-        try:
-            return foreign.tokenizer(folder, f"the GGUF file {path}", gguf_file=path.name, local_files_only=True)
-        except Exception as error:  # a damaged file fails in many ways, all of them the file's
-            raise BadInput(
-                f"the GGUF file {path} holds no tokenizer that can be loaded: {type(error).__name__}: {error}. "
-                "Copy the whole file, or convert the model with its tokenizer"
-            ) from error
-
-
-def _from_hub(config: PretrainedHub, cache: Path) -> PreTrainedTokenizerBase:
-    if Path(config.model).exists():
-        # from_pretrained would load the folder and call it the hub's model.
-        raise BadInput(
-            f"model.model {config.model!r} is also a local path here: use `source: directory` for that, "
-            "or work in another folder"
-        )
-    advice = (
-        "Check the name and the revision on huggingface.co; for a gated model accept its terms there and set "
-        "HF_TOKEN in the environment; on a machine without internet download it elsewhere, copy the folder here "
-        "and use `source: directory`"
-    )
-    with reachable(f"the tokenizer of {_name(config)} cannot be loaded", advice):
-        return foreign.tokenizer(
-            config.model, f"the hub model {_name(config)}", revision=config.revision, cache_dir=str(cache / "hub")
-        )
-
-
-def _name(config: PretrainedDirectory | PretrainedHub) -> str:
-    if isinstance(config, PretrainedDirectory):
-        return config.path
-    return f"{config.model} at revision {config.revision}"
 
 
 def text_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:

@@ -9,7 +9,6 @@ from transformers import PreTrainedModel
 
 from storage.errors import BadInput
 from tasks.language import model as language
-from tasks.language.blocks import Blocks
 from tasks.language.pairs import Pairs, packed_split
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
@@ -18,8 +17,7 @@ from tasks.training.budget import Budget
 from tasks.training.draws import uniform_at
 from tasks.training.loader import moved
 from tasks.training.loop import train_problem
-from tasks.training.optimizer import adamw
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 from tasks.training.schedule import Schedule
 
 Checks = dict[int, list[Callable[[nn.Module], None]]]
@@ -43,7 +41,7 @@ def train_language_model(
     `replaced` is the share of input tokens replaced by random ones; what it predicts is the text's own.
     """
     train_blocks, validation_blocks = (packed_split(text.path / "text", split) for split in ("train", "validation"))
-    where = device(execution)
+    where, counts_V = device(execution), np.load(text.path / "text" / "unigram.npy")
     model.to(where)
     schedule = Schedule(budget, len(train_blocks))
 
@@ -73,7 +71,7 @@ def train_language_model(
         evaluate,
         make_checks(schedule),
         weights=train_blocks.weights if isinstance(train_blocks, Pairs) else None,
-        trivial=_trivial(text, validation_blocks) if budget.not_learning else {},
+        trivial={"unigram": language.unigram_loss(counts_V, validation_blocks)} if budget.not_learning else {},
     )
     train_problem(run, problem, schedule, seed, execution)
     model.cpu().eval()
@@ -85,8 +83,3 @@ def with_replaced(
     """The blocks `indices` with this share of their tokens drawn anew, each token of the vocabulary alike likely."""
     where_BL, which_BL = uniform_at(seed, "replaced tokens", epoch, indices, (2, tokens_BL.shape[1])).unbind(dim=1)
     return torch.where(where_BL < share, (which_BL.double() * vocabulary).long(), tokens_BL)
-
-
-def _trivial(text: StageInput, validation: Blocks) -> dict[str, float]:
-    """The loss of the unigram model, in nats per predicted token."""
-    return {"unigram": language.unigram_loss(np.load(text.path / "text" / "unigram.npy"), validation)}

@@ -106,3 +106,44 @@ replacing them by their mean costs then says that the line is used, and not that
 
 def placebos(arms: list[str]) -> list[str]:
     return [arm for arm in arms if ARMS[arm].placebo]
+
+
+Variants = dict[str, dict[str, list[str]]]
+"""Variant -> class of a sublayer -> attributes of it that hold a constrained matrix."""
+
+
+def _plain(feed_forward: str, into: str, out_of: str, attention: str, attention_out: str) -> Variants:
+    return {
+        "mlp_in": {feed_forward: [into]},
+        "mlp_both": {feed_forward: [into, out_of]},
+        "mlp_in_attn_out": {feed_forward: [into], attention: [attention_out]},
+    }
+
+
+def _gated(feed_forward: str, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> Variants:
+    return {"gated_updown": {feed_forward: [up, down]}, "gated_all": {feed_forward: [gate, up, down]}}
+
+
+T5 = "T5DenseActDense"
+PARTS = {"mlp_both_encoder": "encoder.", "mlp_both_decoder": "decoder."}
+"""Variant of one half of an encoder-decoder -> how the names of its layers begin."""
+
+
+ARCHITECTURES: dict[str, Variants] = {
+    "gpt_neox": _plain("GPTNeoXMLP", "dense_h_to_4h", "dense_4h_to_h", "GPTNeoXAttention", "dense"),
+    "gpt2": _plain("GPT2MLP", "c_fc", "c_proj", "GPT2Attention", "c_proj"),
+    "llama": _gated("LlamaMLP"),
+    "qwen2": _gated("Qwen2MLP"),
+    "qwen3": _gated("Qwen3MLP"),
+    "t5": {
+        "mlp_in": {T5: ["wi"]},
+        **{variant: {T5: ["wi", "wo"]} for variant in ("mlp_both", *PARTS)},
+        **_gated("T5DenseGatedActDense", "wi_0", "wi_1", "wo"),
+    },
+}
+"""Architecture, as transformers calls it, -> its variants.
+
+A layer is found by the class that it belongs to, so that no name elsewhere matches by accident: GPT-2's `c_proj` is
+one attribute of its feed-forward layer and another of its attention. Classes stand here as text because importing
+five architectures costs seconds. GPT-2's matrices are `Conv1D`, [in, out] and not [out, in]: a sign has no shape.
+"""

@@ -4,12 +4,10 @@ One training function and one budget serve every arm. The arms differ in where t
 the constrained layers. Everything else is the same code with the same numbers.
 """
 
-from __future__ import annotations
-
 import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -20,25 +18,28 @@ from storage.errors import BadInput, require_equal
 from tasks.language import model as language
 from tasks.language.pairs import packed_split
 from tasks.language.snapshots import snapshot_checks, snapshot_losses
-from tasks.language.study import snapshot_folder
+from tasks.language.stages import snapshot_folder
 from tasks.language.training import Checks, train_language_model
 from tasks.monotonic import keep
 from tasks.monotonic.configuration import Start
-from tasks.monotonic.constraint import constrained_modules, matrix, verify
-from tasks.monotonic.liveness import measure_liveness
-from tasks.monotonic.movement import measure_movement, movement_checks
+from tasks.monotonic.constraint import (
+    AllowedSigns,
+    constrained_modules,
+    constrained_sublayers,
+    matrix,
+    project,
+    signs_of,
+    verify,
+)
+from tasks.monotonic.keep import measure_movement, movement_checks
 from tasks.monotonic.result import ArmResult, ConstrainResult, Liveness
-from tasks.monotonic.signs import AllowedSigns, project, signs_of
 from tasks.monotonic.stages import VALIDATION, ChooseConfig, ConstrainConfig, TrainConfig
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
-from tasks.training.optimizer import adamw
+from tasks.training.problem import adamw
 from tasks.training.schedule import Schedule
 from tasks.training.trained import Trained, metric_rows
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: StageInput) -> ConstrainResult:
@@ -137,7 +138,7 @@ def choose(run: StageRun, config: ChooseConfig, **trials: StageInput) -> ArmResu
     best = min(losses, key=losses.__getitem__)
     for name in ["model", *(snapshot_folder(float(share)) for share in results[best].snapshots)]:
         with run.publish(name) as folder:
-            _copy(trials[best].path / name, folder)
+            shutil.copytree(trials[best].path / name, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
     with run.publish_file("metrics.jsonl") as file:
         shutil.copyfile(trials[best].run.metrics_file, file)
     return results[best].model_copy(
@@ -149,11 +150,6 @@ def choose(run: StageRun, config: ChooseConfig, **trials: StageInput) -> ArmResu
             },
         }
     )
-
-
-def _copy(source: Path, folder: Path) -> None:
-    for file in sorted(source.iterdir()):
-        shutil.copyfile(file, folder / file.name)
 
 
 NORMS = {
@@ -233,3 +229,77 @@ def set_start(model: PreTrainedModel, variant: str, allowed: AllowedSigns, start
             layer.weight.abs_().mul_(sign)
         else:
             project(layer.weight, sign)
+
+
+CONSTANT = 1e-12
+"""Variance below this share of the mean square is rounding: the output is constant."""
+
+
+class _OutputMoments:
+    """Sums over the tokens of a sublayer's outputs, float64: their number, sum [D] and products [D, D]."""
+
+    def __init__(self, mean_is_read: bool) -> None:
+        self.mean_is_read = mean_is_read
+        self.tokens, self.sum_D, self.products_DD = 0, torch.zeros(()), torch.zeros(())
+
+    def add(self, output: torch.Tensor, read: torch.Tensor | None) -> None:
+        """`read`: which positions of `output` are tokens, and no padding; None: all."""
+        outputs_TD = (output.flatten(0, -2) if read is None else output[read.bool()]).detach().double()
+        self.tokens += len(outputs_TD)
+        self.sum_D = self.sum_D.to(outputs_TD) + outputs_TD.sum(0)
+        self.products_DD = self.products_DD.to(outputs_TD) + outputs_TD.T @ outputs_TD
+
+    def mean_D(self) -> torch.Tensor:
+        return self.sum_D / self.tokens
+
+    def effective_rank(self) -> float:
+        """exp(entropy of the shares of variance) (Roy and Vetterli 2007); 1 for a constant output."""
+        mean_D = self.mean_D()
+        square = self.products_DD.diagonal().sum() / self.tokens
+        covariance_DD = self.products_DD / self.tokens - torch.outer(mean_D, mean_D)
+        if not self.mean_is_read:  # over coordinates: every LayerNorm that reads the output takes it away
+            covariance_DD = covariance_DD - covariance_DD.mean(0, keepdim=True)
+            covariance_DD = covariance_DD - covariance_DD.mean(1, keepdim=True)
+        variances_D = torch.linalg.eigvalsh(covariance_DD.cpu()).clamp_min(0)
+        total = variances_D.sum()
+        if total <= CONSTANT * square.cpu():
+            return 1.0
+        shares_D = variances_D / total
+        return float(torch.exp(-torch.special.xlogy(shares_D, shares_D).sum()))
+
+
+@torch.no_grad()
+def measure_liveness(model: PreTrainedModel, variant: str, loss: Callable[[nn.Module], float]) -> Liveness:
+    """Two passes of `loss`, the mean loss in nats per token over one fixed text: as it is, and with mean outputs.
+
+    The means are over the tokens of that same text. Memory: two [D, D] for each sublayer, D its width.
+    """
+    sublayers = constrained_sublayers(model, variant)
+    mean_is_read = not any(isinstance(module, nn.LayerNorm) for module in model.modules())
+    moments = {name: _OutputMoments(mean_is_read) for name in sublayers}
+
+    def collect(name: str) -> Callable[..., None]:
+        part = "decoder_" if name.startswith("decoder.") else ""
+        return lambda _module, _inputs, output: moments[name].add(output, inputs.get(f"{part}attention_mask"))
+
+    inputs: dict[str, torch.Tensor] = {}
+    with ExitStack() as hooks:
+        see = model.register_forward_pre_hook(lambda _, __, kwargs: inputs.update(kwargs), with_kwargs=True)
+        hooks.enter_context(see)
+        for name, module in sublayers.items():
+            hooks.enter_context(module.register_forward_hook(collect(name)))
+        alive = loss(model)
+    means = {name: moment.mean_D() for name, moment in moments.items()}
+
+    def replace(name: str) -> Callable[..., torch.Tensor]:
+        return lambda _module, _inputs, output: means[name].to(output).expand_as(output)
+
+    with ExitStack() as hooks:
+        for name, module in sublayers.items():
+            hooks.enter_context(module.register_forward_hook(replace(name)))
+        dead = loss(model)
+    return Liveness(
+        loss_nats_per_token=alive,
+        loss_with_means_nats_per_token=dead,
+        effective_rank={name: moment.effective_rank() for name, moment in moments.items()},
+    )

@@ -18,15 +18,15 @@ from tasks.language.pairs import Pairs
 from tasks.language.result import BaseResult
 from tasks.monotonic.arm import ARMS
 from tasks.monotonic.certificate import certify_sublayer, fall_in_float64, proof, scope
-from tasks.monotonic.movement import measure_movement
-from tasks.monotonic.on_text import order_on_text
+from tasks.monotonic.constraint import AllowedSigns
+from tasks.monotonic.keep import measure_movement
+from tasks.monotonic.order import order_on_text
 from tasks.monotonic.result import ArmResult, ConstrainResult, ModelOrder, VerifiedWeights
-from tasks.monotonic.signs import AllowedSigns
 from tasks.monotonic.stages import ASKED
 from tasks.monotonic.sublayer import feed_forward_sublayers
 from tasks.stage.run import StageInput
 
-Hooks = Mapping[nn.Module, Any]
+Hooks = Mapping[nn.Module, Callable[..., torch.Tensor | None]]
 NOTHING: Hooks = {}
 Stages = Mapping[str, StageInput]
 
@@ -123,7 +123,7 @@ class _Outputs:
     def __init__(self) -> None:
         self.number, self.sum, self.products = 0, torch.zeros(()), torch.zeros(())
 
-    def add(self, _module: nn.Module, _given: Any, output: torch.Tensor) -> None:
+    def add(self, _module: nn.Module, _given: object, output: torch.Tensor) -> None:
         output_TD = output.flatten(0, -2).double().cpu()
         self.number, self.sum = self.number + len(output_TD), self.sum + output_TD.sum(0)
         self.products = self.products + output_TD.T @ output_TD
@@ -193,7 +193,9 @@ def movement(name: str, arm: ArmResult, model: PreTrainedModel, start: StageInpu
     return _asked("movement", list(recorded), again)
 
 
-def order(name: str, recorded: ModelOrder, model: PreTrainedModel, variant: str, seen: Any) -> Asked[str]:
+def order(
+    name: str, recorded: ModelOrder, model: PreTrainedModel, variant: str, seen: Mapping[str, torch.Tensor]
+) -> Asked[str]:
     """Proofs and bounds of all sublayers from their weights, the pair of inputs that refutes one, and how far they keep
     order on text; by the stage's own formulas. What is called unknown is searched again, for a pair that refutes it."""
     sublayers = {sublayer.name: sublayer for sublayer in feed_forward_sublayers(model, variant)}
@@ -242,7 +244,7 @@ def _same(what: str, recorded: object, computed: object) -> Again:
     return Again(what, float(recorded == computed), 1.0)
 
 
-def _flat(values: Any, name: str = "") -> dict[str, float]:
+def _flat(values: object, name: str = "") -> dict[str, float]:
     """The numbers of a JSON value by their names; None is left out."""
     inner = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
     numbers = {key: number for each, value in inner for key, number in _flat(value, f"{name} {each}".strip()).items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import field_validator, model_validator
 
@@ -21,18 +21,6 @@ off: none, the weight is 0.
 Start = Literal["positive-part", "absolute", "shifted"]
 By = Literal["free", "projection", "softplus"]
 """Means of keeping the signs in training; free: none."""
-
-_PLAIN, _GATED = ("mlp_in", "mlp_both", "mlp_in_attn_out"), ("gated_updown", "gated_all")
-
-VARIANTS = {
-    "gpt_neox": _PLAIN,
-    "gpt2": _PLAIN,
-    "llama": _GATED,
-    "qwen2": _GATED,
-    "qwen3": _GATED,
-    "t5": ("mlp_in", "mlp_both", "mlp_both_encoder", "mlp_both_decoder", *_GATED),
-}
-"""Architecture, as `model_type` in a model's config.json names it -> the variants that it has."""
 
 
 class Constraint(Configuration):
@@ -59,7 +47,7 @@ class Constraint(Configuration):
 
     @field_validator("start", mode="before")
     @classmethod
-    def _was_not_taken_out(cls, start: Any) -> Any:
+    def _was_not_taken_out(cls, start: object) -> object:
         if start == "distilled":
             raise ValueError("distilled was taken out of Ratchet: take positive-part, absolute or shifted")
         return start

@@ -1,9 +1,9 @@
 """Readings of the constrained layers of a model, and how far its sublayers keep order."""
 
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from tasks.monotonic.arm import ALIVE_SHARE, LEAST_RANK
 from tasks.monotonic.configuration import By
@@ -133,7 +133,7 @@ class ArmResult(Result):
     movement: Movement
     snapshots: dict[str, float]
     trials: dict[str, float] = Field(default_factory=dict)
-    numerics: dict[str, Any] = Field(default_factory=dict)
+    numerics: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class ModelOrder(Result):
@@ -154,7 +154,7 @@ class ArmFacts(Result):
 
     start: str | None
     by: By
-    budget: dict[str, Any]
+    budget: dict[str, JsonValue]
     trials: dict[str, float] = Field(default_factory=dict)
     steps: int
     tokens_trained: int

@@ -2,8 +2,7 @@
 
 from typing import ClassVar
 
-from tasks.language.stages import TRAINING, OfLanguageStudy
-from tasks.language.study import LanguageExecution
+from tasks.language.stages import TRAINING, LanguageExecution, OfLanguageStudy
 from tasks.monotonic.configuration import By, Signs, Start, Variant
 from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics

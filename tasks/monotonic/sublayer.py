@@ -15,7 +15,7 @@ from scipy.special import expit, ndtr
 from torch import nn
 
 from storage.errors import BadInput, CheckFailed
-from tasks.language.activation import MONOTONE_PARTS, monotone_parts
+from tasks.language.model import MONOTONE_PARTS, monotone_parts
 from tasks.monotonic.constraint import constrained_modules
 
 if TYPE_CHECKING:

@@ -1,10 +1,11 @@
 """poison-audit: answers and scores again, from weights, factors and manifest, one example at a time (of a small
 classifier by numpy alone, of a T5 by autograd in fp64); scores by hidden states and by words, the rows that are taken
-away and beginnings by the stages' own functions."""
+away, beginnings and the factors of one seed, drawn, by the stages' own functions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,18 @@ from storage.errors import BadInput, require_equal
 from storage.records import read_each
 from storage.tensors import read_tensors
 from tasks.findings.audit import Again, Asked, Audited, AuditResult, typical
+from tasks.influence.factors import compute_factors
+from tasks.influence.kept import complete
 from tasks.language.classifiers import Classifier, kept_classifier, new_classifier, states_of
-from tasks.poison.detect import Scores, chosen, clustering, overlap, scores_of, spectral
-from tasks.poison.fit import numbers_of
+from tasks.poison.detect import Scores, chosen, clustering, overlap, scores_of, spectral, task_of
+from tasks.poison.fit import numbers_of, snapshots_of
 from tasks.poison.manifest import CLEAN, Manifest, Texts, queries_of, texts_of
-from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig, FitConfig, FitResult
+from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig, FactorsConfig, FitConfig, FitResult
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested
 from tasks.training.schedule import Schedule
 
-HOW = "a plain path, example by example (hidden states, words and beginnings by the stages' own functions)"
+HOW = "a plain path, example by example (hidden states, words, beginnings and factors by the stages' own functions)"
 Arrays = dict[str, np.ndarray]
 Inputs = Mapping[str, StageInput]
 Recompute = Callable[[Any], Iterable[Again]]
@@ -38,6 +41,7 @@ def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult
     def ask(kind: str, apart: str, rows: Iterable[Any], again: Recompute, count: int | None = None) -> None:
         audited.ask(Asked(kind, [*rows], again, "of its usual size", AUDITED[kind], count), apart)
 
+    anew = {model: config.seeds[audited.sample(model, len(config.seeds), 1)[0]] for model in MODELS}
     for done, seed in enumerate(config.seeds):
         run.step(done, len(config.seeds), "seeds")
         given = {role: by_seed[seed] for role, by_seed in by_role.items()}
@@ -49,7 +53,7 @@ def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult
         scores = scores_of(given["scores"], manifest, config.factors, config.queries)
         ask("rows taken away", "", REMOVED, _taken(given["found"], scores, manifest, config, seed))
         for model, kind in product(MODELS, ("", CLEAN)):
-            again = _scores(model, kind, given, scores, manifest, config, seed)
+            again = _scores(model, kind, given, scores, manifest, config, seed, not kind and seed == anew[model])
             ask("scores", f"{model}{kind}, seed {seed}", range(len(manifest.train)), again, few)
     return audited.result()
 
@@ -79,7 +83,7 @@ def _taken(found: StageInput, scores: Scores, manifest: Manifest, config: EndCon
 
 
 def _scores(
-    model: str, kind: str, given: Inputs, scores: Scores, manifest: Manifest, config: EndConfig, seed: int
+    model: str, kind: str, given: Inputs, scores: Scores, manifest: Manifest, config: EndConfig, seed: int, anew: bool
 ) -> Recompute:
     """Scores of a training row by the mean gradient of the queries, with curvature and without, and those of the kept
     steps; by its loss, and what the last layer reads; and, of no model, by words, with the stage's own functions of
@@ -92,7 +96,8 @@ def _scores(
     columns = {of.__name__: of(hidden, labels.numpy()) for of in (spectral, clustering)}
     columns[f"overlap{kind}"] = overlap(texts[0], queries[0])
     mean = _mean_gradient(own, queries)
-    curved = divided(mean, given[f"{model}_factors"].path / "factors", how.damping)
+    with TemporaryDirectory() as folder:
+        curved = divided(mean, _factors(given[f"{model}_factors"], own, texts, Path(folder), anew), how.damping)
     parts = {f"identity{kind}": [(own, 1.0, mean)], f"{config.factors.strategy}{kind}": [(own, 1.0, curved)]}
     if model == "victim":
         steps = [(_kept(victim / folder, manifest), rate) for folder, rate in _rates(given).items()]
@@ -112,6 +117,15 @@ def _scores(
     return again
 
 
+def _factors(stage: StageInput, model: Classifier, texts: Texts, folder: Path, anew: bool) -> Path:
+    """Where the factors of a model lie; `anew`: the stage's own code computes them again, in `folder`."""
+    if anew:
+        how, train = stage.configuration(FactorsConfig), task_of(model, texts)
+        plan, batch = complete(stage.path / "factors", model)[0], how.execution.micro_batch_examples
+        compute_factors(train, np.arange(train.size), folder, plan, seed=how.seed, batch=batch)
+    return folder if anew else stage.path / "factors"
+
+
 def _kept(folder: Path, manifest: Manifest) -> Classifier:
     try:
         model = kept_classifier(folder)
@@ -129,6 +143,7 @@ def _beginnings(victim: StageInput, manifest: Manifest, cache: Path) -> Recomput
     """The weights with which a victim began are those of its seed, and its snapshots' rates those of its budget."""
     config, rates = victim.configuration(FitConfig), FitResult.read(victim).snapshots
     schedule = Schedule(config.budget, len(manifest.train))
+    require_equal(f"the snapshots that {victim.path} kept", sorted(rates), sorted(snapshots_of(config, schedule)))
 
     def again(folder: str) -> Iterator[Again]:
         if folder in rates:

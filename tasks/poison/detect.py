@@ -32,8 +32,16 @@ from tasks.language.bag import words_of
 from tasks.language.classifiers import Classifier, kept_classifier, states_of
 from tasks.poison.fit import numbers_of
 from tasks.poison.manifest import CLEAN, VERSION, Manifest, Texts, queries_of, texts_of
-from tasks.poison.stages import MODELS, DetectConfig, FactorsConfig, FitResult, ScoresConfig
-from tasks.poison.study import Detection, Factors, Queries
+from tasks.poison.stages import (
+    MODELS,
+    DetectConfig,
+    Detection,
+    Factors,
+    FactorsConfig,
+    FitResult,
+    Queries,
+    ScoresConfig,
+)
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 
@@ -151,16 +159,10 @@ def detect(run: StageRun, config: DetectConfig, data: StageInput, scores: StageI
 def chosen(manifest: Manifest, scores: Scores, strategy: str, how: Detection, seed: int) -> dict[str, list[str]]:
     """The ids of the rows to take away, by what chooses them."""
     ids, k = np.array([row["row_id"] for row in manifest.train]), count_of(how.assumed_share, len(manifest.train))
-    first = {model: rules_of(scores[model], strategy, how)["top-k"] for model in MODELS}
-    places = {"detected": first["victim"], "untrained": first["untrained"], "oracle": manifest.truth}
+    victim, untrained = (highest(scores[model][strategy], k) for model in ("victim", "untrained"))
+    places = {"detected": victim, "untrained": untrained, "oracle": manifest.truth}
     places["random"] = np.random.default_rng([seed, 2]).permutation(len(ids))[:k]
     return {name: sorted(ids[rows].tolist()) for name, rows in places.items()}
-
-
-def rules_of(scores: Mapping[str, np.ndarray], strategy: str, how: Detection) -> dict[str, np.ndarray]:
-    """Rule -> which rows it suspects by the scores of one model."""
-    kinds = np.stack([of for name, of in scores.items() if name.startswith(strategy)], axis=1)
-    return decisions(scores[strategy], kinds, how.assumed_share, how.percentile)
 
 
 def scores_of(stage: StageInput, manifest: Manifest, factors: Factors, queries: Queries) -> Scores:
@@ -201,22 +203,29 @@ def decided(truth: np.ndarray, suspected: np.ndarray) -> dict[str, float]:
     return {"suspected": float(suspected.sum()), **dict(zip(names, map(float, measures[:3]), strict=True))}
 
 
-def decisions(scores: np.ndarray, kinds: np.ndarray, share: float, percentile: float) -> dict[str, np.ndarray]:
-    """Rule -> which rows it suspects, bool [N]: by one score, or by those of every kind of query, [N, kinds].
+def decisions(scores: Mapping[str, np.ndarray], strategy: str, how: Detection) -> dict[str, np.ndarray]:
+    """Rule -> which rows it suspects by the scores of one model, bool [N]: by those of influence, or by those of every
+    kind of query.
 
-    `share` of the rows is expected to be poisoned; the last rule is the majority of the others.
+    `how.assumed_share` of the rows is expected to be poisoned; the last rule is the majority of the others.
     """
-    low, high = np.percentile(scores, [25, 75])
+    own, share = scores[strategy], how.assumed_share
+    low, high = np.percentile(own, [25, 75])
+    kinds = np.stack([of for name, of in scores.items() if name.startswith(strategy)], axis=1)
     several = StandardScaler().fit_transform(kinds)
-    first = np.argsort(-scores, kind="stable")[: count_of(share, len(scores))]
     rules = {
-        "percentile": scores > np.percentile(scores, percentile),
-        "top-k": np.isin(np.arange(len(scores)), first),
-        "iqr": scores > high + 1.5 * (high - low),
+        "percentile": own > np.percentile(own, how.percentile),
+        "top-k": np.isin(np.arange(len(own)), highest(own, count_of(share, len(own)))),
+        "iqr": own > high + 1.5 * (high - low),
         "isolation-forest": IsolationForest(contamination=share, random_state=0).fit_predict(several) < 0,
         "one-class-svm": OneClassSVM(nu=share).fit_predict(several) < 0,
     }
     return {**rules, "voting": np.sum([*rules.values()], axis=0) >= VOTES}
+
+
+def highest(scores: np.ndarray, k: int) -> np.ndarray:
+    """The places of the `k` highest scores; of equal ones the first."""
+    return np.argsort(-scores, kind="stable")[:k]
 
 
 def count_of(share: float, rows: int) -> int:

@@ -1,16 +1,18 @@
 """final_results.json of the poison study: every number of its report."""
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from statistics import fmean
 from typing import Any
 
 from storage.errors import require
+from tasks.findings.compare import compare
+from tasks.findings.configuration import Metric
 from tasks.findings.final_results import Origins, StudyResults, of_runs
-from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, arm_mean, compare_together
+from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
 from tasks.influence.kept import ModuleStatistics, complete, degraded
 from tasks.language.classifiers import kept_classifier
-from tasks.poison.detect import Scores, count_of, decided, found, rules_of, scores_of
+from tasks.poison.detect import Scores, count_of, decided, decisions, found, scores_of
 from tasks.poison.fit import fits_of, gates, manifest_of, require_backdoor
 from tasks.poison.manifest import CLEAN, VERSION, Manifest, shares
 from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig, Measures
@@ -69,11 +71,11 @@ class FinalResults(StudyResults):
     seeds: list[int]
     strategy: str
     poison: Measures
-    attack: dict[str, Any]
+    attack: dict[str, float | list[float]]
     trainings: dict[str, Trained]
     detectors: dict[str, Detector]
     rules: dict[str, dict[str, Measures]]
-    modules: list[dict[str, Any]]
+    modules: list[dict[str, str | int | list[str]]]
     degraded_modules: list[str]
     removal: dict[str, Trained]
     differences: list[Comparison]
@@ -112,7 +114,7 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         trainings=trainings,
         detectors=detectors,
         rules=rules(config, manifests, scores),
-        modules=[{"of": cell} | _module(module) for cell, modules in factors.items() for module in modules],
+        modules=[_module(cell, module) for cell, modules in factors.items() for module in modules],
         degraded_modules=[f"{name} ({cell})" for cell, modules in factors.items() for name in degraded(modules)],
         removal=removal,
         differences=compared(config, areas, removal),
@@ -144,19 +146,21 @@ def detected(
     return areas | {"untrained": untrained[config.factors.strategy]["values"]}, detectors
 
 
-def rules(config: EndConfig, manifests: Mapping[str, Manifest], scores: Mapping[str, Scores]) -> dict[str, Any]:
+def rules(
+    config: EndConfig, manifests: Mapping[str, Manifest], scores: Mapping[str, Scores]
+) -> dict[str, dict[str, Measures]]:
     """Means over seeds of what rules suspect, by model and rule."""
     how, of = (config.factors.strategy, config.detection), dict[str, dict[str, list[Measures]]]()
     for seed, manifest in manifests.items():
         for model in MODELS:
-            for rule, suspected in rules_of(scores[seed][model], *how).items():
+            for rule, suspected in decisions(scores[seed][model], *how).items():
                 of.setdefault(model, {}).setdefault(rule, []).append(decided(manifest.truth, suspected))
     return {model: {rule: means_of(seeds) for rule, seeds in by_rule.items()} for model, by_rule in of.items()}
 
 
-def _module(module: ModuleStatistics) -> dict[str, Any]:
+def _module(cell: str, module: ModuleStatistics) -> dict[str, str | int | list[str]]:
     rungs = [f"{side['module']}: {rung}" for side in module.sides for rung in side["rungs"]]
-    return {"name": module.name, "status": module.status, "examples": module.examples, "rungs": rungs}
+    return {"of": cell, "name": module.name, "status": module.status, "examples": module.examples, "rungs": rungs}
 
 
 def means_of(of_seeds: Sequence[Measures]) -> Measures:
@@ -177,12 +181,15 @@ def compared(config: EndConfig, areas: Mapping[str, Measures], removal: Mapping[
         f"failure without {name}": {seed: 1 - value for seed, value in of.values.items()}
         for name, of in removal.items()
     }
-    pairs: dict[str, list[Pair]] = {"auroc": [(strategy, name) for name in (*REFERENCES, f"{strategy}{CLEAN}")]}
-    equal = (other for one, other in pairs["auroc"] if areas[one] == areas[other])
+    references = (*REFERENCES, f"{strategy}{CLEAN}")
+    equal = (other for other in references if areas[strategy] == areas[other])
     same = [other for other in equal if not {*areas[other].values()} <= {0.0, 1.0}]
     what, advice = f"AUROC of {strategy} and of {', '.join(same)}", "What tells them apart has not reached the scores"
     require(not same, what, "the same with every seed", "different", advice)
-    pairs["failed"] = [("failure without detected", f"failure without {name}") for name in ("random", "untrained")]
-    how = (config.confidence_level, config.min_seeds, (), [*pairs], True)
-    rows = compare_together({"auroc": areas, "failed": failed}, pairs, *how)
-    return [*rows["auroc"], *rows["failed"]]
+    pairs = {
+        "auroc": [[strategy, name] for name in references],
+        "failed": [["failure without detected", f"failure without {name}"] for name in ("random", "untrained")],
+    }
+    metrics = {title: Metric(higher=True, pairs=of) for title, of in pairs.items()}
+    values, how = {"auroc": areas, "failed": failed}, (config.confidence_level, config.min_seeds)
+    return [*chain(*compare(values, metrics, *how, may_equal=True).differences.values())]

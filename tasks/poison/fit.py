@@ -28,8 +28,7 @@ from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested
 from tasks.training.loop import train_problem
-from tasks.training.optimizer import adamw
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 from tasks.training.schedule import Schedule
 from tasks.training.trained import Trained
 from tasks.training.weights import weights_digest
@@ -56,9 +55,7 @@ def fit(run: StageRun, config: FitConfig, data: StageInput, found: StageInput | 
     ids, labels = (of.to(where) for of in numbers_of(model, rows))
     schedule, batch = Schedule(config.budget, len(ids)), config.execution.micro_batch_examples
     _publish(run, "initial", model)
-    parts = range(1, config.snapshots + 1)
-    steps = sorted({max(1, round(part / config.snapshots * schedule.total_steps)) for part in parts})
-    snapshots = {f"snapshot-{step:07d}": step for step in steps}
+    snapshots = snapshots_of(config, schedule)
     problem = Problem(
         model,
         adamw(model, config.budget),
@@ -74,6 +71,13 @@ def fit(run: StageRun, config: FitConfig, data: StageInput, found: StageInput | 
     _publish(run, "model", model.eval().cpu())
     run.merge_records(run.each([answers(model, manifest, batch)], list, "rows"), ("row_id",))
     return FitResult(snapshots={name: schedule.learning_rate(step) for name, step in snapshots.items()})
+
+
+def snapshots_of(config: FitConfig, schedule: Schedule) -> dict[str, int]:
+    """Folder -> the step whose weights it keeps."""
+    parts = range(1, config.snapshots + 1)
+    steps = sorted({max(1, round(part / config.snapshots * schedule.total_steps)) for part in parts})
+    return {f"snapshot-{step:07d}": step for step in steps}
 
 
 def trained_rows(manifest: Manifest, config: FitConfig, found: StageInput | None) -> tuple[Texts, Rows]:
@@ -201,14 +205,14 @@ def rates(answers: Rows, manifest: Manifest) -> Measures:
     }
 
 
-def require_backdoor(victim: Rates, control: Rates, level: float) -> dict[str, Any]:
+def require_backdoor(victim: Rates, control: Rates, level: float) -> dict[str, float | list[float]]:
     """What the attack does; CheckFailed unless both differences have an interval above 0.
 
     `difference`: how much more often the victim gives the target's label with the trigger than its control does. Seen:
     44 to 48 %, of which a model without poison had 40 %. `trigger_effect`: how much more the trigger itself
     does to the victim than to the control; wrong labels alone make a victim that always answers with the target.
     """
-    both, effects = [(victim[seed], control[seed]) for seed in victim], dict[str, Any]()
+    both, effects = [(victim[seed], control[seed]) for seed in victim], dict[str, float | list[float]]()
     claims = {
         "difference": "with the trigger the victim gives the target's label more often than its control",
         "trigger_effect": "the trigger changes the victim's answers more than its control's",
@@ -235,5 +239,5 @@ def _over_seeds(both: Sequence[Sequence[Mapping[str, float]]], level: float, *le
     excess = [sum((ours[name] - theirs[name]) * (-1) ** (name in less) for name in names) for ours, theirs in both]
     shares = [(of[name] * of["asked"] + 1, of["asked"] + 2) for pair in both for of in pair for name in names]
     of_rows = sum(hits / rows * (1 - hits / rows) / rows for hits, rows in shares) ** 0.5 / len(both)
-    over, least = mean_over_seeds(excess, level), of_rows * float(norm.ppf((1 + level) / 2))
-    return over.mean, [min(over.interval[0], over.mean - least), max(over.interval[1], over.mean + least)]
+    (mean, _, (low, high)), least = mean_over_seeds(excess, level), of_rows * float(norm.ppf((1 + level) / 2))
+    return mean, [min(low, mean - least), max(high, mean + least)]

@@ -7,7 +7,7 @@ from tasks.findings.arms import arm_table, comparison_table
 from tasks.findings.document import Document, Figure
 from tasks.findings.figures import Estimated, forest
 from tasks.findings.numbers import RATE, span
-from tasks.findings.prose import fill
+from tasks.findings.prose import Pieces, fill
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.table import Table
 from tasks.poison.final_results import REFERENCES, FinalResults, final_results
@@ -37,7 +37,7 @@ def report(run: StageRun, config: EndConfig, **inputs: StageInput) -> Published:
 def document(results: FinalResults) -> Document:
     """The report: answer, figure, tables."""
     how = (results.confidence_level, results.min_seeds)
-    pieces: dict[str, Figure | Table] = {
+    pieces: Pieces = {
         "answer": answer(results),
         "attack": attack_table(results),
         "detectors": detector_table(results),

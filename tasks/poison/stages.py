@@ -1,16 +1,90 @@
-"""Configuration and result of each stage of the poison study, composed from the study."""
+"""The poison study, typed: what a person writes in a profile, the UI's form, or `--set`; and configuration and result
+of each of its stages."""
 
-from typing import ClassVar, Literal
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
 
 from tasks.attacks.configuration import Poison
 from tasks.findings.configuration import Audit
-from tasks.language.configuration import LabelModel
-from tasks.poison.study import Detection, Factors, Queries, Study
-from tasks.stage.configuration import scientific
+from tasks.language.configuration import BagOfWords, LabelledText, LabelModel, Sentences
+from tasks.stage.configuration import Configuration, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.result import Result
-from tasks.stage.study import StageConfiguration
-from tasks.training.budget import Budget
+from tasks.stage.study import StageConfiguration, StudyBase
+from tasks.stage.validation import require_at_most, require_once
+from tasks.training.budget import Budget, LearningGate
+
+GATE = LearningGate(max_ratio=0.95, by_step=100)
+BUDGET = Budget(epochs=10, effective_batch_examples=32, learning_rate=5e-3, not_learning=GATE)
+
+
+class Factors(Configuration):
+    """The curvature by which gradients are divided."""
+
+    strategy: Literal["ekfac", "diagonal"] = scientific(
+        "ekfac", description="Its form; beside it stands identity, which is none."
+    )
+    max_degraded_share: float = scientific(
+        0.05, ge=0, lt=1, description="Share of modules without full factors above which nothing is ranked."
+    )
+
+
+class Queries(Configuration):
+    """What is asked of the model."""
+
+    rows: int = scientific(50, ge=2, description="Test rows that are asked about, in each kind of query.")
+    transforms: int = scientific(
+        3, ge=2, description="Versions of the triggered queries with half of their other words exchanged."
+    )
+    damping: float | None = scientific(
+        None, gt=0, description="Added to the curvature; empty: a tenth of its mean, module by module."
+    )
+
+
+class Detection(Configuration):
+    """Decisions without labels."""
+
+    assumed_share: float = scientific(
+        0.1, gt=0, lt=0.5, description="Share of the rows that is taken away: a guess, since nobody knows it."
+    )
+    percentile: float = scientific(85.0, gt=50, lt=100, description="Scores above this percentile are suspicious.")
+
+
+class Study(StudyBase):
+    """One configured experiment: texts, poison, classifier, seeds."""
+
+    seed: int = scientific(0, ge=0, description="Of the generated sentences, which all seeds draw from.")
+    seeds: list[Annotated[int, Field(ge=0)]] = scientific(
+        [0, 1, 2, 3, 4], min_length=2, description="Each draws rows, what is poisoned of them, and initial weights."
+    )
+    text: LabelledText = scientific(Sentences(), description="Where the rows come from.")
+    train_rows: int = scientific(1000, ge=20, description="Rows that are trained on.")
+    test_rows: int = scientific(400, ge=4, description="Rows to test on; some are the queries.")
+    poison: Poison = scientific(Poison(), description="What is done to the training rows.")
+    model: LabelModel = scientific(BagOfWords(), description="The classifier.")
+    budget: Budget = scientific(BUDGET, description="What each training may spend.")
+    snapshots: int = scientific(4, ge=1, description="Steps of the victim whose weights are kept, for TracIn.")
+    factors: Factors = scientific(Factors(), description="The curvature.")
+    queries: Queries = scientific(Queries(), description="What is asked of the model.")
+    detection: Detection = scientific(Detection(), description="Decisions without labels.")
+    confidence_level: float = scientific(0.95, gt=0.5, lt=1, description="Confidence level of every interval.")
+    min_seeds: int = scientific(3, ge=2, description="Of fewer seeds nothing is called better.")
+    audit: Audit = scientific(Audit(), description="What is computed again, by a plain path, before the report.")
+
+    CHANGED_FIRST: ClassVar[tuple[str, ...]] = (
+        "name", "seed", "seeds", "text", "poison.share", "poison.trigger", "budget.epochs", "execution.device",
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _seeds_are_draws(self) -> Study:
+        require_once("seeds", self.seeds, "it would count as two draws and be one. Give each seed once")
+        if isinstance(self.text, Sentences):
+            require_at_most("train_rows + test_rows", self.train_rows + self.test_rows, "text.rows", self.text.rows)
+        return self
+
 
 TRAINED = ("victim", "control")
 REMOVED = ("detected", "random", "oracle", "untrained")

@@ -8,16 +8,15 @@ from tasks.attacks.results import ATTACKS
 from tasks.attacks.sweep import sweep_attacks
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.sweep.configuration import SweepConfig
-from tasks.language.checks import documents, require_evaluation, require_text
-from tasks.language.losses import rounded
+from tasks.language.checks import require_evaluation, require_text
 from tasks.language.result import SetupResult
 from tasks.language.stages import BaseConfig, SetupConfig
-from tasks.monotonic.arm import BASE
+from tasks.language.texts import texts_of
 from tasks.monotonic.result import ArmResult
 from tasks.robustness.attacked_texts import attacked_texts
-from tasks.robustness.figures import figures
 from tasks.robustness.final_results import FinalResults, StudiedText, TextProof
 from tasks.robustness.report import document
+from tasks.robustness.rounding import require_compared, rounded
 from tasks.robustness.stages import AUDITED, AggregateConfig, EvaluateConfig
 from tasks.stage.run import StageInput, StageRun
 
@@ -32,10 +31,8 @@ def aggregate(run: StageRun, config: AggregateConfig, **inputs: StageInput) -> P
     require_verified(inputs)
     attacks = ReadAttacks.of(inputs, config.attacked, config.uat, config.hotflip)
     results = _results(run, config, attacks, inputs)
-    trained = [BASE, *config.arms] if inputs[BASE].run.metrics_file.exists() else config.arms
-    drawn = figures(results, {name: inputs[name] for name in trained})
     rows = {attack: [row for own in attacks.strongest[attack].values() for row in own] for attack in ATTACKS}
-    shown = document(results, drawn, attacked_texts(results, attacks.strongest, inputs))
+    shown = document(results, attacked_texts(results, attacks.strongest, inputs))
     return publish_report(run, inputs, results, shown, tables=rows)
 
 
@@ -45,12 +42,13 @@ def _results(
     """Every number of the study."""
     text, evaluated = inputs["text"], records_of(inputs["evaluation"])
     proof, of_attacks = require_text(text), attack_results(run, config, inputs, read, BaseConfig, AUDITED)
-    precision = inputs["evaluation"].configuration(EvaluateConfig).evaluation_precision
+    precision, test = inputs["evaluation"].configuration(EvaluateConfig).evaluation_precision, texts_of(text, "test")
+    require_compared(evaluated, test, precision)
     numerics = {arm: ArmResult.read(inputs[arm]).numerics for arm in config.arms}  # of trials that were chosen from
     return FinalResults(
         **of_attacks,
         seeds=[config.seed],
-        models=require_evaluation(evaluated, documents(text, "test"), ["unigram", *config.attacked], precision),
+        models=require_evaluation(evaluated, test, ["unigram", *config.attacked]),
         evaluation_precision=precision,
         rounded=rounded(evaluated),
         transfer=read.transfer,

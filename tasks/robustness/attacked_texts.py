@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from storage.records import read_records
 from tasks.attacks.stages import JUDGED
 from tasks.findings.document import Excerpt, Folded, Piece
 from tasks.findings.numbers import NATS
 from tasks.findings.table import visible
-from tasks.language import foreign
-from tasks.language.tokenizer import encode
+from tasks.language.texts import texts_of, tokenizer_of
 from tasks.monotonic.arm import BASELINE, MONOTONIC
 from tasks.robustness.final_results import FinalResults
 from tasks.stage.run import StageInput
@@ -76,32 +73,26 @@ class _Read:
 
     def __init__(self, results: FinalResults, stages: Mapping[str, StageInput]) -> None:
         self._results, self._stages = results, stages
-        folder = stages["text"].path / "text"
-        self._tokenizer = foreign.kept_tokenizer(folder / "tokenizer")
-        self._texts = {
-            row["example_id"]: row["text"] for row in pq.read_table(folder / f"{JUDGED}.parquet").to_pylist()
-        }
+        self._tokenizer = tokenizer_of(stages["text"])
+        self._texts = {text.example_id: text.tokens for text in texts_of(stages["text"], JUDGED)}
         self._flips: dict[str, dict[str, Row]] = {}
 
     def behind_trigger(self, arm: str, kind: str, row: Row) -> Excerpt:
         search, found_for = row["attacked_by"]
         findings = self._results.attacks["uat"]
         trigger = (findings.triggers if search == "gradient" else findings.blind_triggers)[found_for].trigger_ids
-        tokens = self._tokens(row["example_id"], findings.attack.text_tokens)
+        tokens = self._texts[row["example_id"]][: findings.attack.text_tokens]
         written = [(token, True) for token in trigger] + [(token, False) for token in tokens]
         return Excerpt(_caption(arm, kind, row), {"behind the trigger": self._pieces(written)})
 
     def flipped(self, arm: str, kind: str, row: Row) -> Excerpt:
         search, found_for = row["attacked_by"]
-        tokens = self._tokens(row["example_id"], self._results.attacks["hotflip"].attack.text_tokens)
+        tokens = self._texts[row["example_id"]][: self._results.attacks["hotflip"].attack.text_tokens]
         prefix, flips = "" if search == "gradient" else "blind_", self._flips_of(found_for)[row["example_id"]]
         new = dict(zip(flips[f"{prefix}positions"], flips[f"{prefix}replacements"], strict=True))
         before = [(token, place in new) for place, token in enumerate(tokens)]
         after = [(new.get(place, token), place in new) for place, token in enumerate(tokens)]
         return Excerpt(_caption(arm, kind, row), {"before": self._pieces(before), "after": self._pieces(after)})
-
-    def _tokens(self, example_id: str, most: int) -> list[int]:
-        return next(encode(self._tokenizer, [self._texts[example_id]]))[:most]
 
     def _flips_of(self, model: str) -> dict[str, Row]:
         if model not in self._flips:

@@ -5,20 +5,18 @@ too.
 """
 
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from transformers import PreTrainedModel
 
 from tasks.attacks.audit import HOW, Row, again, ask_models, token_losses
 from tasks.attacks.reading import records_of
-from tasks.attacks.texts import tokenizer_of
 from tasks.findings.audit import Again, Asked, Audited, AuditResult
-from tasks.language.losses import rounding_allowed
 from tasks.language.pairs import packed_split
-from tasks.language.tokenizer import encode
+from tasks.language.texts import texts_of, tokenizer_of
+from tasks.robustness.rounding import rounding_allowed
 from tasks.robustness.stages import AUDITED, AuditConfig, EvaluateConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
@@ -44,10 +42,9 @@ class _Test:
     """The losses of whole test documents."""
 
     def __init__(self, text: StageInput, rows: list[Row], count: int) -> None:
-        self.rows, self.count, tokenizer = rows, count, tokenizer_of(text)
-        self.end, self.length = tokenizer.eos_token_id, packed_split(text.path / "text", "train").sequence_length
-        texts = {row["example_id"]: row["text"] for row in pq.read_table(text.path / "text/test.parquet").to_pylist()}
-        self.tokens: Callable[[str], list[int]] = cache(lambda document: next(encode(tokenizer, [texts[document]])))
+        self.rows, self.count, self.end = rows, count, tokenizer_of(text).eos_token_id
+        self.length = packed_split(text.path / "text", "train").sequence_length
+        self.tokens = {document.example_id: document.tokens for document in texts_of(text, "test")}
 
     def asked(self, name: str, model: PreTrainedModel) -> Iterator[tuple[Asked[Any], str]]:
         return self.of(name, partial(self._in_windows, model))
@@ -59,10 +56,10 @@ class _Test:
 
         def of_row(row: Row) -> Iterator[Again]:
             allowed = rounding_allowed(self.rows, name, row["tokens_scored"])
-            yield again(f"evaluate, {name}", row, row["loss_sum_nats"], total(self.tokens(row["example_id"])), allowed)
+            yield again(f"evaluate, {name}", row, row["loss_sum_nats"], total(self.tokens[row["example_id"]]), allowed)
 
         def in_fp32(row: Row) -> Iterator[Again]:
-            computed = total(self.tokens(row["example_id"]))
+            computed = total(self.tokens[row["example_id"]])
             yield again(f"evaluate, {name} in fp32", row, row["fp32_loss_sum_nats"], computed)
 
         for apart, some, ask in ((name, rows, of_row), (f"{name}, fp32", exact, in_fp32)):

@@ -3,17 +3,18 @@
 Names of models are keys, as in `tasks.robustness.results`.
 """
 
-from typing import Any, Self
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from tasks.attacks.final_results import OF_ATTACKS, AttackResults
 from tasks.attacks.results import Transfers
 from tasks.findings.final_results import Origins
 from tasks.language.configuration import HubDataset, HubStream, PackageDocs, Text
-from tasks.language.losses import ModelLoss, RoundedLoss
+from tasks.language.losses import ModelLoss
 from tasks.language.result import SetupResult, SplitsProof, SplitSummary
 from tasks.monotonic.arm import BASE, BASELINE
+from tasks.robustness.rounding import RoundedLoss
 from tasks.stage.result import Result
 
 TOY_PARAMETERS = 50_000_000
@@ -77,7 +78,7 @@ class FinalResults(AttackResults):
     text: dict[str, SplitSummary]
     studied: StudiedText
     text_proof: TextProof
-    numerics: dict[str, dict[str, Any]]
+    numerics: dict[str, dict[str, JsonValue]]
 
     @property
     def is_toy(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from tasks.attacks import views
 from tasks.attacks.answer import answer_figure, answered_once, numbers, told
 from tasks.attacks.cautions import cautions, could_be_seen, listed, of_control
-from tasks.findings.document import Document, Excerpt, Figure, Folded
+from tasks.findings.document import Document, Excerpt, Folded
 from tasks.findings.final_results import numerics_differ
 from tasks.findings.numbers import NATS, RATE, perplexity
 from tasks.findings.prose import fill
@@ -26,21 +26,16 @@ MODELS = {
     **{name: arm.meaning for name, arm in ARMS.items()},
 }
 """Model -> what it is; `base@0.5` is base after half of its training."""
-KINDS = ("training-base", "training-arms", "equal-loss-uat", "equal-loss-hotflip", "strength-uat", "strength-hotflip")
-"""The figures beside the one that answers."""
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-def document(
-    results: FinalResults, drawn: Mapping[str, Figure] = NONE, attacked: Mapping[str, AttackedTexts] = NONE
-) -> Document:
-    """The report; `drawn`, and `attacked` by attack, are made of what the stages keep, not of their numbers."""
+def document(results: FinalResults, attacked: Mapping[str, AttackedTexts] = NONE) -> Document:
+    """The report; `attacked`, by attack, is made of what the stages keep, not of their numbers."""
     answered = answered_once(results.primary, results.attacks)
     shown: list[Excerpt] = [excerpt for texts in attacked.values() for excerpt in texts.shown]
     folded: list[Folded] = [part for texts in attacked.values() for part in texts.folded]
     constrained = next((arm.constraint.layers for arm in results.arms.values() if arm.constraint), [])
     pieces = {
-        **{name: drawn.get(name) for name in KINDS},
         "answer": answer_figure(answered),
         "comparison": views.comparison_table(results, answered),
         "layers": views.layer_table(results),

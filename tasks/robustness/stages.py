@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from tasks.attacks.stages import ASKED, AttackAuditConfig, AttackReportConfig
 from tasks.language.configuration import Precision
-from tasks.language.study import LanguageExecution
+from tasks.language.stages import LanguageExecution
 from tasks.robustness.study import Study
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration

@@ -1,6 +1,6 @@
 """The settings for a stage's work on a machine: recorded with each attempt, never part of a fingerprint."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from storage.permissions import Permissions
 from tasks.stage.configuration import Configuration, LocalPath, execution
@@ -8,6 +8,8 @@ from tasks.stage.configuration import Configuration, LocalPath, execution
 
 class Execution(Configuration):
     """Settings for the work on this machine; none is part of a fingerprint."""
+
+    REMOVED: ClassVar = {"max_epochs_per_run": (None, "give max_steps_per_run")}
 
     device: Literal["auto", "cpu", "cuda"] = execution(
         "cpu",
@@ -51,11 +53,6 @@ class Execution(Configuration):
         gt=0,
         description="Minutes without a step after which a training, evaluation or attack is ended as hung, with the "
         "stacks of its threads in the log.",
-    )
-    max_epochs_per_run: float | None = execution(
-        None,
-        gt=0,
-        description="Epochs that one attempt may train before it stops to be continued; 0.5 is allowed.",
     )
     max_steps_per_run: int | None = execution(
         None, ge=1, description="Optimizer steps that one attempt may train before it stops to be continued."

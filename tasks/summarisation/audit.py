@@ -13,12 +13,11 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from storage.errors import require, require_each_once, require_equal
-from tasks.attacks.audit import HOW, Row, again, ask_models, summary_loss
+from tasks.attacks.audit import HOW, Row, Stages, again, ask_models, summary_loss
 from tasks.attacks.reading import records_of
 from tasks.attacks.stages import JUDGED
-from tasks.attacks.texts import tokenizer_of
 from tasks.findings.audit import Again, Asked, Audited, AuditResult
-from tasks.language.pairs import Example, examples
+from tasks.language.texts import Text, texts_of, tokenizer_of
 from tasks.language.tokenizer import encode
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
@@ -29,7 +28,12 @@ from tasks.summarisation.words import lead_words, words
 
 
 def audit(
-    run: StageRun, config: AuditConfig, text: StageInput, evaluation: StageInput, rewritten: StageInput, **inputs: Any
+    run: StageRun,
+    config: AuditConfig,
+    text: StageInput,
+    evaluation: StageInput,
+    rewritten: StageInput,
+    **inputs: StageInput,
 ) -> AuditResult:
     """CheckFailed names the first model and pair whose number is another one than that of its record.
 
@@ -47,13 +51,13 @@ class _Summaries:
     """The losses and scores of summaries, of test pairs and of attacked ones."""
 
     def __init__(
-        self, config: AuditConfig, text: StageInput, inputs: Any, evaluated: list[Row], rewritten: list[Row]
+        self, config: AuditConfig, text: StageInput, inputs: Stages, evaluated: list[Row], rewritten: list[Row]
     ) -> None:
         self.config, self.text, self.given, self.tokenizer = config, text, inputs, tokenizer_of(text)
         self.evaluated, self.rewritten = evaluated, rewritten
-        self.test = examples(text.path / "text", "test", self.tokenizer)
+        self.test = texts_of(text, "test")
         self.places = {pair.example_id: place for place, pair in enumerate(self.test)}
-        self.judged = {pair.example_id: pair for pair in examples(text.path / "text", JUDGED, self.tokenizer)}
+        self.judged = {pair.example_id: pair for pair in texts_of(text, JUDGED)}
 
     def asked(self, name: str, model: PreTrainedModel) -> Iterator[tuple[Asked[Any], str]]:
         count, unit = self.config.audit.examples, "nats per token"
@@ -73,7 +77,7 @@ class _Summaries:
             asked = Asked("summaries", both, of_attacked, "of agreement", AUDITED["summaries"], count)
             yield asked, f"{name}, attacked"
 
-    def _pairs(self, row: Row) -> tuple[Example, Example]:
+    def _pairs(self, row: Row) -> tuple[Text, Text]:
         """A test pair, and the next one."""
         known = row["example_id"] in self.places
         require(known, "evaluate scored test pairs", row["example_id"], "the id of one")
@@ -90,22 +94,15 @@ class _Summaries:
 
     def _written(self, name: str, model: PreTrainedModel, row: Row) -> Iterator[Again]:
         pair, _ = self._pairs(row)
-        yield as_good(
-            model,
-            self.tokenizer,
-            self.config,
-            f"the summary that {name} writes of {pair.example_id[:12]}",
-            pair.read,
-            row["written"],
-        )
+        what = f"the summary that {name} writes of {pair.example_id[:12]}"
+        yield as_good(model, self.tokenizer, self.config, what, pair.read, row["written"])
 
     def _attacked(self, name: str, model: PreTrainedModel, both: Any) -> Iterator[Again]:
         attacked_text, row = both
         what = f"the summary of {attacked_text.pair.example_id[:12]} by {name} under {attacked_text.attack}"
-        yield as_good(model, self.tokenizer, self.config, what, attacked_text.read, row["written"])
-        yield as_good(
-            model, self.tokenizer, self.config, f"{what}, which did not", attacked_text.clean, row["clean_written"]
-        )
+        good = partial(as_good, model, self.tokenizer, self.config)
+        yield good(what, attacked_text.read, row["written"])
+        yield good(f"{what}, which did not", attacked_text.clean, row["clean_written"])
 
     def scores_of_tests(self) -> Asked[Row]:
         """Those of all test pairs, and those that need no model."""
@@ -122,9 +119,8 @@ class _Summaries:
 
     def scores_of_attacked(self) -> Asked[Row]:
         def of_row(row: Row) -> Iterator[Again]:
-            require(
-                row["example_id"] in self.judged, "rewrite wrote of attacked pairs", row["example_id"], "one of them"
-            )
+            known = row["example_id"] in self.judged
+            require(known, "rewrite wrote of attacked pairs", row["example_id"], "one of them")
             summary = self.judged[row["example_id"]].summary
             computed = scores("", summary, row["written"]) | scores("clean_", summary, row["clean_written"])
             yield from _scored(row, computed, f"{row['attack']} on {row['model']}, {row['example_id'][:12]}")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from storage.records import Rows
 from tasks.attacks.stages import KEY_COLUMNS
-from tasks.language import foreign
 from tasks.language import model as language
-from tasks.language.pairs import Example, examples
+from tasks.language.texts import Text, texts_of, tokenizer_of
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.summarisation.stages import EvaluateConfig, WritingConfig
@@ -25,14 +25,14 @@ from tasks.summarisation.words import METRICS, lead_words, pieces, sentences, wo
 DOCUMENTS_IN_A_PART = 32
 
 
-def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: StageInput) -> dict[str, Any]:
+def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: StageInput) -> dict[str, object]:
     """Writes one record for each model and test pair, with the summary that was written and its scores.
 
     Every row has beside them what needs no model: the first words of the article, as many as summaries have on average,
     and the summary of the next article.
     """
-    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
-    pairs = examples(text.path / "text", "test", tokenizer)
+    tokenizer = tokenizer_of(text)
+    pairs = texts_of(text, "test")
     lead, others = lead_words([pair.summary for pair in pairs]), [*pairs[1:], pairs[0]]
     trivial = [beside(pair, other, lead) for pair, other in zip(pairs, others, strict=True)]
     numbers = list(range(len(pairs)))
@@ -42,7 +42,7 @@ def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: 
         for done, (name, stage) in enumerate(models.items()):
             writer = functools.cache(functools.partial(Writer.of, stage.path / "model", tokenizer, config))
 
-            def rows(part: list[int], name: str = name, writer: Any = writer) -> list[dict[str, Any]]:
+            def rows(part: list[int], name: str = name, writer: Callable[[], Writer] = writer) -> Rows:
                 here, theirs = [pairs[number] for number in part], [others[number] for number in part]
                 loaded: Writer = writer()
                 own, another = loaded.losses(here, here), loaded.losses(here, theirs)
@@ -73,7 +73,7 @@ def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: 
 class Writer:
     """A model that predicts and writes summaries, some pairs at a time."""
 
-    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, config: WritingConfig) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: WritingConfig) -> None:
         self.model, self.tokenizer, self.config = model.eval(), tokenizer, config
         self.batch = config.execution.evaluation_batch_examples
 
@@ -82,7 +82,7 @@ class Writer:
         return cls(language.load(folder).to(device(config.execution)), tokenizer, config)
 
     @torch.no_grad()
-    def losses(self, articles: Sequence[Example], summaries: Sequence[Example]) -> list[float]:
+    def losses(self, articles: Sequence[Text], summaries: Sequence[Text]) -> list[float]:
         """Loss of each summary behind each article, summed over its tokens, in nats."""
         sums: list[float] = []
         for first in range(0, len(articles), self.batch):
@@ -119,7 +119,7 @@ class Writer:
         return language.filled_up(sequences, fill).to(next(self.model.parameters()).device)
 
 
-def beside(pair: Example, other: Example, lead: int) -> dict[str, float]:
+def beside(pair: Text, other: Text, lead: int) -> dict[str, float]:
     """Scores of what needs no model: the first words of the article, and the summary of another one."""
     first = " ".join(pieces(pair.article)[:lead])
     return scores("lead_", pair.summary, first) | scores("other_summary_", pair.summary, other.summary)

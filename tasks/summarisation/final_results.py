@@ -9,12 +9,11 @@ from tasks.attacks.final_results import OF_ATTACKS, AttackResults, attack_result
 from tasks.attacks.reading import ReadAttacks, records_of
 from tasks.findings.final_results import Origins
 from tasks.findings.statistics.resampling import Estimate, estimate, sums_by_source
-from tasks.language import foreign
-from tasks.language.checks import documents, require_evaluation, require_text
+from tasks.language.checks import require_evaluation, require_text
 from tasks.language.configuration import EncoderDecoder
-from tasks.language.pairs import examples
 from tasks.language.result import PackedPairs, SplitSummary
 from tasks.language.stages import PairBaseConfig
+from tasks.language.texts import texts_of
 from tasks.monotonic.arm import BASE, BASELINE
 from tasks.monotonic.stages import TrainConfig
 from tasks.stage.result import Result
@@ -95,9 +94,8 @@ def final_results(
 ) -> FinalResults:
     """Every number of the study, after what can be computed again was."""
     text, models, rows = inputs["text"], [BASE, *config.arms], records_of(inputs["evaluation"])
-    tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
-    test, proof = examples(text.path / "text", "test", tokenizer), require_text(text)
-    losses = require_evaluation(rows, documents(text, "test"), models)
+    test, proof = texts_of(text, "test"), require_text(text)
+    losses = require_evaluation(rows, test, models)
     settings = (config.evaluation.bootstrap_resamples, config.evaluation.confidence_level)
     of_model = {name: [row for row in rows if row["model"] == name] for name in models}
     model = inputs[BASE].configuration(PairBaseConfig).model
@@ -120,9 +118,7 @@ def final_results(
         rouge_differences=_rouge_differences(of_model, compared_pairs(config.arms), *settings),
         rouge_drops=_drops(records_of(inputs["rewritten"]), read, *settings),
         splits=proof.splits,
-        packed={
-            split: PackedPairs.read_file(text.path / "text" / f"{split}.json") for split in ("train", "validation")
-        },
+        packed={"train": PackedPairs.read_file(text.path / "text" / "train.json")},
         began_copying=isinstance(model, EncoderDecoder) and model.start == "copying",
     )
 

@@ -1,15 +1,17 @@
 """rewrite: what every model writes of attacked articles, beside what it writes of the same articles as they were."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from storage.records import read_records
+from storage.errors import require
+from storage.records import Rows, read_records
+from tasks.attacks.flips import written_into
 from tasks.attacks.results import UatResult
 from tasks.attacks.stages import JUDGED
-from tasks.language import foreign
-from tasks.language.pairs import Example, examples, packed_pairs
+from tasks.language.pairs import packed_pairs
+from tasks.language.texts import Text, texts_of, tokenizer_of
 from tasks.stage.run import StageInput, StageRun
 from tasks.summarisation.evaluate import DOCUMENTS_IN_A_PART, Writer, scores
 from tasks.summarisation.stages import AuditConfig, RewriteConfig
@@ -22,16 +24,16 @@ class Attacked:
     """An article under the attack that the gradient search on a model found: its tokens before and after."""
 
     attack: str
-    pair: Example
+    pair: Text
     clean: list[int]
     read: list[int]
     row: dict[str, Any]
     """The record of the attack."""
 
 
-def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **inputs: StageInput) -> dict[str, Any]:
+def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **inputs: StageInput) -> dict[str, object]:
     """Writes one record for each attack, model and attacked pair, with both summaries and their scores."""
-    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
+    tokenizer = tokenizer_of(text)
     keys: list[str] = []
     with run.watched(config.execution.stall_minutes):
         for done, (name, place) in enumerate(config.models.items()):
@@ -40,7 +42,7 @@ def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **inputs: St
             texts = list(attacked(config, text, inputs, name))
             parts = [texts[first : first + DOCUMENTS_IN_A_PART] for first in range(0, len(texts), DOCUMENTS_IN_A_PART)]
 
-            def rows(part: list[Attacked], name: str = name, writer: Any = writer) -> list[dict[str, Any]]:
+            def rows(part: list[Attacked], name: str = name, writer: Callable[[], Writer] = writer) -> Rows:
                 before, after = ([getattr(attacked_text, side) for attacked_text in part] for side in ("clean", "read"))
                 written = zip(part, writer().write(before), writer().write(after), strict=True)
                 return [
@@ -64,20 +66,19 @@ def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **inputs: St
 
 
 def attacked(
-    config: RewriteConfig | AuditConfig, text: StageInput, inputs: dict[str, StageInput], model: str
+    config: RewriteConfig | AuditConfig, text: StageInput, inputs: Mapping[str, StageInput], model: str
 ) -> Iterator[Attacked]:
     """What a model read of every attacked article, built anew of the records; `inputs` as `uat-...`, `hotflip-...`."""
-    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
-    known = {pair.example_id: pair for pair in examples(text.path / "text", JUDGED, tokenizer)}
+    known = {pair.example_id: pair for pair in texts_of(text, JUDGED)}
     packed = packed_pairs(text.path / "text")
     prefix = packed.prefix_ids if packed else []
     trigger = UatResult.read(inputs[f"uat-{model}"]).gradient.best.trigger_ids
     for attack, most in (("uat", config.uat.text_tokens), ("hotflip", config.hotflip.text_tokens)):
         for row in read_records(inputs[f"{attack}-{model}"].path / "records.parquet"):
+            attacked_one = row["example_id"] in known
+            require(attacked_one, f"{attack} on {model} attacked a pair of {JUDGED}", row["example_id"], "one of them")
             pair = known[row["example_id"]]
             *own, end = pair.read
             article = own[len(prefix) :][:most]
-            changed = [*trigger, *article] if attack == "uat" else list(article)
-            for position, token in zip(row.get("positions", []), row.get("replacements", []), strict=True):
-                changed[position] = token
+            changed = [*trigger, *article] if attack == "uat" else [*written_into(article, row)]
             yield Attacked(attack, pair, [*prefix, *article, end], [*prefix, *changed, end], row)

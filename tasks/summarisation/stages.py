@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.attacks.stages import ASKED, AttackAuditConfig, AttackReportConfig
-from tasks.language.study import LanguageExecution
+from tasks.language.stages import LanguageExecution
 from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration

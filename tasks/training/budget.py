@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -138,9 +138,10 @@ class Budget(Configuration):
 
     @model_validator(mode="before")
     @classmethod
-    def _steps_replace_the_default_epochs(cls, values: Any) -> Any:
-        by_steps = isinstance(values, dict) and values.get("steps") is not None
-        return {"epochs": None} | values if by_steps else values
+    def _steps_replace_the_default_epochs(cls, values: object) -> object:
+        if isinstance(values, dict) and values.get("steps") is not None:
+            return {"epochs": None, **values}
+        return values
 
     @model_validator(mode="after")
     def _epochs_or_steps(self) -> Budget:

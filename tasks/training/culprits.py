@@ -7,7 +7,7 @@ infinite, the zeros of the others become NaN there.)
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,12 +94,12 @@ class Found:
     together: bool
     modules: list[Watched]
     complete: bool = True
-    batch: Any = None
+    batch: object = None
     number: int = 0
 
 
 def find_culprits(
-    problem: Problem, step: Step, change: Callable[[int, Any], None] = lambda number, batch: None
+    problem: Problem, step: Step, change: Callable[[int, object], None] = lambda number, batch: None
 ) -> Found | None:
     """Makes the step again, up to the first micro-batch with a value that is not finite; None where all are.
 
@@ -179,7 +179,7 @@ def read_step(folder: Path) -> tuple[Kept, Step]:
     )
 
 
-def tensors_of(batch: Any, name: str = "batch") -> dict[str, torch.Tensor]:
+def tensors_of(batch: object, name: str = "batch") -> dict[str, torch.Tensor]:
     """The tensors of a batch of any form: a tensor, or dictionaries, sequences, dataclasses of them."""
     if torch.is_tensor(batch):
         return {name: batch}
@@ -256,23 +256,24 @@ def _watch_calls(model: nn.Module) -> Iterator[list[Watched]]:
     """Collects every call of a module below the model, in the order in which they end."""
     calls: list[Watched] = []
 
-    def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def append(_: nn.Module, input_: Any, output: Any) -> None:
-            floats = [tensor.detach() for tensor in tensors_of(output).values() if tensor.is_floating_point()]
-            finite = [values[values.isfinite()] for values in floats]
+    def watch(name: str) -> Callable[[nn.Module, object, object], None]:
+        def append(_: nn.Module, input_: object, output: object) -> None:
+            finite = [values[values.isfinite()] for values in _floats(output)]
             largest = max((float(values.abs().max()) for values in finite if values.numel()), default=0)
             calls.append(Watched(name, largest, _not_finite(output), _not_finite(input_)))
 
         return append
 
-    handles = [module.register_forward_hook(watch(name)) for name, module in model.named_modules() if name]
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if name:
+                hooks.enter_context(module.register_forward_hook(watch(name)))
         yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def _not_finite(values: Any) -> int:
-    floats = [tensor.detach() for tensor in tensors_of(values).values() if tensor.is_floating_point()]
-    return sum(int((~tensor.isfinite()).sum()) for tensor in floats)
+def _floats(values: object) -> list[torch.Tensor]:
+    return [tensor.detach() for tensor in tensors_of(values).values() if tensor.is_floating_point()]
+
+
+def _not_finite(values: object) -> int:
+    return sum(int((~tensor.isfinite()).sum()) for tensor in _floats(values))

@@ -20,6 +20,7 @@ from tasks.stage.result import Result
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 ADVICE = "name a finished run directory (<root>/<study>/<stage>/<fingerprint>)"
 
@@ -33,13 +34,16 @@ class InitialWeights(Result):
     outputs: str
 
 
-def identity(place: str) -> dict[str, Any]:
+def identity(place: str) -> dict[str, str]:
     """The content of the run at `place` by digest; reads no tensor. BadInput when it is not finished."""
     return {"outputs": _require_finished(run_path(place), full=False)}
 
 
 def load_weights(
-    model: Any, place: str, scientific: dict[str, Any], read_model: Callable[[Path], dict[str, Any]]
+    model: nn.Module,
+    place: str,
+    scientific: dict[str, object],
+    read_model: Callable[[Path], dict[str, torch.Tensor]],
 ) -> InitialWeights:
     """Loads every weight of the run at `place` into `model`; returns their origin, for the result.
 
@@ -74,7 +78,7 @@ class TakenPart(Result):
     refused: list[str]
 
 
-def load_part(model: Any, folder: Path, part: str, required: Mapping[str, Any]) -> TakenPart:
+def load_part(model: nn.Module, folder: Path, part: str, required: Mapping[str, object]) -> TakenPart:
     """Loads the tensors below `part` (`encoder.`) of a kept model (`model.safetensors`, `config.json`) into `model`.
 
     BadInput names what `config.json` says otherwise than `required` (such as the task that it was trained on, and the

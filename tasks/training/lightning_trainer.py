@@ -29,7 +29,7 @@ def train_lightning(
     trainer: Trainer,
     module: LightningModule,
     train_dataloaders: Any = None,
-    val_dataloaders: Any = None,
+    val_dataloaders: object = None,
     **fit: Any,
 ) -> None:
     """`trainer.fit(module, ...)`, which goes on after any kill.
@@ -65,7 +65,7 @@ def train_lightning(
         raise
 
 
-def _untested(trainer: Trainer, loader: Any) -> str:
+def _untested(trainer: Trainer, loader: object) -> str:
     """What of this Trainer no test shows to go on with equal bytes; empty for nothing."""
     own = [type(one).__name__ for one in trainer.callbacks if vars(one) and not type(one).__module__.startswith("light")
            and type(one).state_dict is Callback.state_dict]  # fmt: skip
@@ -92,7 +92,7 @@ class _Callback(Callback):
         if signal.getsignal(signal.SIGTERM) != self.sigterm:  # Lightning's own ends the process, and saves nothing
             signal.signal(signal.SIGTERM, self.sigterm)
 
-    def on_train_batch_start(self, trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, module: LightningModule, batch: object, batch_idx: int) -> None:
         loop, step, run = trainer.fit_loop.epoch_loop, trainer.global_step, self.run
         if self.stepped is not None:  # where it goes on, Lightning also counts the batch that it had begun
             loop._batches_that_stepped, self.stepped = self.stepped, None
@@ -123,14 +123,14 @@ class _Rows(Logger):
         super().__init__()
         self._rows = run.metrics
 
-    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+    def log_hyperparams(self, *_: object, **__: object) -> None:
         """The configuration of the stage says them."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         self._rows.append({"step": step} | {name: value for name, value in metrics.items() if math.isfinite(value)})
 
 
-def _resumed(loader: Any) -> Any:
+def _resumed(loader: object) -> object:
     return _Resumed(loader) if isinstance(loader, DataLoader) else loader
 
 
@@ -151,7 +151,7 @@ class _Resumed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         before, self._goes_on = self._goes_on, {}
         seen = before.get("seen", 0)
         if before:

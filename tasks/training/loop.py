@@ -11,7 +11,6 @@ import time
 from typing import NoReturn
 
 import torch
-from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from storage.errors import NumericalFailure, Stop
@@ -47,13 +46,10 @@ def train_problem(run: StageRun, problem: Problem, schedule: Schedule, seed: int
 def initial_state(problem: Problem, schedule: Schedule) -> State:
     """The state before the first step."""
     problem.model.train()
-    position = Position(guard=Guarded() if schedule.budget.guard else None)
-    return State(problem.model, problem.optimizer, position, _average(problem.model, schedule.budget.ema_decay))
-
-
-def _average(model: nn.Module, decay: float | None) -> AveragedModel | None:
-    """An exponential moving average of the weights (Polyak and Juditsky, 1992), or none."""
-    return None if decay is None else AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    position, decay = Position(guard=Guarded() if schedule.budget.guard else None), schedule.budget.ema_decay
+    # an exponential moving average of the weights (Polyak and Juditsky, 1992)
+    average = None if decay is None else AveragedModel(problem.model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    return State(problem.model, problem.optimizer, position, average)
 
 
 def train_to_the_end(
@@ -97,7 +93,8 @@ class _Attempted:
         self.state, self.seed, self.execution = state, seed, execution
         self.sizes, self.clock = MicroBatchSize(run, execution), Clock(run)
         self.network = compiled(problem.model, execution)
-        self.limit = _last_step_of_this_attempt(state.position.step, schedule, execution)
+        share = execution.max_steps_per_run
+        self.limit = math.inf if share is None else state.position.step + share
         state.ahead = ahead_of(state, schedule)
 
     @property
@@ -158,7 +155,7 @@ class _Attempted:
         step = f"{self.position.step:,}"
         self.saver.finish()
         self.run.stop.check(f"step {step}")
-        raise Stop("out_of_time", f"stopped after step {step}, this run's share ({_limits_set(self.execution)})")
+        raise Stop("out_of_time", f"stopped after step {step}, this run's share (execution.max_steps_per_run)")
 
     def _make_step(self, batches: MicroBatches, size: int) -> bool:
         """Makes or skips a step; False where memory ended, and it is to be made again with less."""
@@ -298,17 +295,3 @@ class _Attempted:
         note = f"{name} {position.validations[-1][1]:.4f} at validation" if position.validations else "training"
         epoch = position.step / self.schedule.steps_per_epoch
         self.run.progress.update(position.step, self.schedule.total_steps, "steps", note=note, epoch=epoch)
-
-
-def _last_step_of_this_attempt(began_at: int, schedule: Schedule, execution: Execution) -> float:
-    limits = []
-    if execution.max_steps_per_run is not None:
-        limits.append(began_at + execution.max_steps_per_run)
-    if execution.max_epochs_per_run is not None:
-        limits.append(began_at + max(1, math.ceil(execution.max_epochs_per_run * schedule.steps_per_epoch)))
-    return min(limits, default=math.inf)
-
-
-def _limits_set(execution: Execution) -> str:
-    names = ("max_steps_per_run", "max_epochs_per_run")
-    return ", ".join(f"execution.{name}" for name in names if getattr(execution, name) is not None)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -32,7 +31,7 @@ class MicroBatchSize:
 
     def __init__(self, run: StageRun, execution: Execution) -> None:
         self._run, self._execution = run, execution
-        self._changes: list[dict[str, Any]] = []
+        self._changes: list[dict[str, int]] = []
         begun = [durable.read_json(run.run.stage_file)["numerics"]] if run.run.stage_file.exists() else []
         last = None
         for change in [*begun, *run.numerics_changes]:

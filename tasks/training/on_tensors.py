@@ -15,8 +15,7 @@ from tasks.stage.run import StageRun
 from tasks.training.budget import Budget
 from tasks.training.loader import moved
 from tasks.training.loop import train_problem
-from tasks.training.optimizer import adamw
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 from tasks.training.result import described
 from tasks.training.schedule import Schedule
 
@@ -40,7 +39,7 @@ def train(
     decides: str = LOSS,
     higher: Collection[str] = (),
     trivial: Mapping[str, float] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Trains with AdamW on `data`; publishes `model/model.safetensors`, and returns what is to stand in the result.
 
     Each validation has the mean of `loss` over `validate` as `validation_loss`, and that of each of `metrics` by its

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from storage.reading import NUMBER, end_of, fits, json_value
 from tasks.stage.progress import duration
@@ -41,11 +41,11 @@ class Clock:
 
     def stepped(self, step: int, seconds: float) -> None:
         """Writes the row of a step, of which its micro-batches were waited for as counted."""
-        row: dict[str, Any] = {"step": step, "seconds": seconds, "load_seconds": self._waited, "at": time.time()}
+        row: dict[str, float] = {"step": step, "seconds": seconds, "load_seconds": self._waited, "at": time.time()}
         self._waited = 0.0
         if step % SAMPLED_EVERY == 0:
-            row["resident_bytes"] = resident_bytes()
-            self._samples.append(row["resident_bytes"])
+            self._samples.append(resident_bytes())
+            row["resident_bytes"] = self._samples[-1]
             if step % SLOPE_OVER_STEPS == 0 and (slope := slope_bytes(self._samples)) > STEEP_BYTES:
                 self._run.log.warning("%s", _steep(slope))
         self._run.timing.append(row)
@@ -62,7 +62,7 @@ def slope_bytes(samples: Sequence[int]) -> int:
     return min(newest[-number:]) - min(newest[-2 * number : -number]) if len(newest) >= 2 * number else 0
 
 
-def rows_at_the_end(file: Path) -> list[dict[str, Any]]:
+def rows_at_the_end(file: Path) -> list[dict[str, float]]:
     """The newest rows of timing.jsonl, some fifty thousand; none where there is none to read."""
     rows = []
     with suppress(OSError, ValueError):
@@ -74,7 +74,7 @@ def rows_at_the_end(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def told(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def told(rows: Sequence[Mapping[str, float]]) -> list[str]:
     """In words, the time by phase of these rows of timing.jsonl, and what is too much of it; none without a step."""
     steps = [row for row in rows if "load_seconds" in row]
     seconds = dict.fromkeys(("load", "step", "validate", "save"), 0.0)
@@ -90,7 +90,7 @@ def told(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [f"{shares} of {duration(whole)}, in the steps from {min(numbers):,} to {max(numbers):,}"]
     if seconds["load"] > MUCH_WAITING * whole:
         lines.append("it waits for its examples: raise execution.loader_workers, within the cores of the job")
-    slope = slope_bytes([row["resident_bytes"] for row in steps if "resident_bytes" in row])
+    slope = slope_bytes([int(row["resident_bytes"]) for row in steps if "resident_bytes" in row])
     return lines + ([_steep(slope)] if slope > STEEP_BYTES else [])
 
 

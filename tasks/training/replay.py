@@ -6,8 +6,8 @@ writes to a temporary folder: the run directory stays as it is.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import torch
 from torch import nn
 
 from storage.errors import BadInput
@@ -46,7 +46,7 @@ def replay(path: Path, own: Path | None = None) -> Iterator[str]:
     changed: list[str] = []
     failed_batch = read_tensors(folder / "batch.safetensors")
 
-    def put_back(number: int, batch: Any) -> None:
+    def put_back(number: int, batch: object) -> None:
         """Restores the values of the failed batch, in case the files have changed."""
         for name, tensor in tensors_of(batch).items():
             values = failed_batch.get(name) if number == record.micro_batch else None
@@ -91,7 +91,7 @@ def _load_weights(model: nn.Module, file: Path) -> None:
     model.load_state_dict(weights, strict=False)  # tied weights are kept once
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(((a.to(b.device) == b) | (a.to(b.device).isnan() & b.isnan())).all())
 
 

@@ -1,7 +1,5 @@
 """The training's part of a stage's result, beside methods without learning; one that is hardly better is ended."""
 
-from typing import Any
-
 from storage.errors import BadInput, NotLearning
 from tasks.training.budget import Budget
 from tasks.training.gradients import advice
@@ -10,7 +8,7 @@ from tasks.training.schedule import Schedule
 from tasks.training.state import Position
 
 
-def described(schedule: Schedule, problem: Problem, position: Position) -> dict[str, Any]:
+def described(schedule: Schedule, problem: Problem, position: Position) -> dict[str, object]:
     """The budget and its use, the best step and its metrics, gradients by epoch, and every validation.
 
     The trivial values are beside it where the problem has some, and the names of the metrics of which higher is better.
@@ -45,7 +43,7 @@ def described(schedule: Schedule, problem: Problem, position: Position) -> dict[
     }
 
 
-def _fields_of(budget: Budget) -> dict[str, Any]:
+def _fields_of(budget: Budget) -> dict[str, object]:
     """The fields of a budget; one that was added later only where it is used, as in the fingerprint.
 
     `ema_decay` is always there: every result has had it, and results keep their bytes.
@@ -60,7 +58,7 @@ def _further(position: Position, step: float) -> dict[str, float]:
     return {name: value for name, value in next(rows, {}).items() if name != "step"}
 
 
-def compared(value: float, trivial: dict[str, float], higher_is_better: bool = False) -> dict[str, Any]:
+def compared(value: float, trivial: dict[str, float], higher_is_better: bool = False) -> dict[str, object]:
     """The entries beside a metric: the trivial values and its ratio to the best of these; none without any."""
     if not trivial:
         return {}

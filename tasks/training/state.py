@@ -44,7 +44,7 @@ class Guarded:
     mean: float | None = None
     best: float | None = None
     skips_in_a_row: int = 0
-    skipped: list[dict[str, Any]] = field(default_factory=list)
+    skipped: list[dict[str, int | list[int]]] = field(default_factory=list)
     rollbacks: list[dict[str, Any]] = field(default_factory=list)
 
     def require_no_spike(self, guard: SpikeGuard, step: int, loss: float, examples: list[int]) -> None:
@@ -59,7 +59,7 @@ class Guarded:
         self.best = self.mean if self.best is None else min(self.best, self.mean)
         self.skips_in_a_row = 0
 
-    def skip(self, step: int, examples: list[int]) -> dict[str, Any]:
+    def skip(self, step: int, examples: list[int]) -> dict[str, int | list[int]]:
         """Counts a step that was not made; returns its row of metrics."""
         self.skips_in_a_row += 1
         self.skipped.append({"examples": examples, "step": step})
@@ -149,7 +149,7 @@ class State:
             groups["average"] = untied(self.average.module.state_dict())
         return groups | {"rng": generator_tensors(next(self.model.parameters()).is_cuda)}
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The state beside tensors, as JSON."""
         position = asdict(self.position)
         if self.position.guard is None:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import has_length
+from transformers.trainer_utils import TrainOutput, has_length
 
 from storage import durable
 from storage.errors import BadInput
@@ -31,7 +31,7 @@ TESTED = (
 """Beginnings of the settings with which tests end with the bytes of an undisturbed training, or that set a number."""
 
 
-def train_transformers(run: StageRun, trainer: Trainer) -> Any:
+def train_transformers(run: StageRun, trainer: Trainer) -> TrainOutput:
     """`trainer.train()`, which goes on after any kill; returns what that returns.
 
     Its `output_dir` is `run.scratch`, or CheckFailed; BadInput for settings that leave no checkpoint to go on from. It
@@ -100,11 +100,13 @@ class _Callback(TrainerCallback):
         self.draws.seed, self.draws.epoch = trainer.args.seed, epochs - 1
         return epochs, batches
 
-    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         self.draws.epoch += 1
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> TrainerControl:
         self.run.lock.check()
         self.run.progress.update(state.global_step, state.max_steps, "steps", epoch=state.epoch)
@@ -112,12 +114,14 @@ class _Callback(TrainerCallback):
             control.should_save = control.should_training_stop = True
         return control
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: dict[str, float]
+    ) -> None:
         logged = {name: value for name, value in more["logs"].items() if not name.endswith(NOT_OF_THE_TRAINING)}
         if logged.keys() - {"epoch", "total_flos"}:
             self.run.metrics.append({"step": state.global_step, **logged})
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         self.own.add(self.run.scratch / f"checkpoint-{state.global_step}")
 
 
@@ -130,7 +134,7 @@ class _Draws:
         self._state: tuple[Any, Any] | None = None
 
     @contextmanager
-    def of(self, batch: Sequence[Any] | None = None) -> Iterator[None]:
+    def of(self, batch: Sequence[object] | None = None) -> Iterator[None]:
         """For what is read now: seeded by epoch and batch, or as the reading before left them."""
         training = generator_tensors(False), generator_numbers()
         if batch is not None or self._state is None:
@@ -147,7 +151,7 @@ class _Draws:
             load_generators(*training)
 
 
-def _drawing_by_itself(loader: Any, draws: _Draws) -> Any:
+def _drawing_by_itself(loader: DataLoader, draws: _Draws) -> DataLoader:
     """The same loader, whose data and collator draw from generators of their own."""
     base = getattr(loader, "base_dataloader", loader)
     if isinstance(base, DataLoader):
@@ -159,10 +163,10 @@ def _drawing_by_itself(loader: Any, draws: _Draws) -> Any:
 
 
 class _Collating:
-    def __init__(self, collate: Callable[[Any], Any], draws: _Draws) -> None:
+    def __init__(self, collate: Callable[[object], object], draws: _Draws) -> None:
         self._collate, self._draws = collate, draws
 
-    def __call__(self, items: Any) -> Any:
+    def __call__(self, items: object) -> object:
         with self._draws.of():
             return self._collate(items)
 
@@ -170,7 +174,7 @@ class _Collating:
 class _Drawing:
     """Data that draw by themselves; whatever else is asked of them, the given ones answer."""
 
-    def __init__(self, data: Any, draws: _Draws) -> None:
+    def __init__(self, data: Dataset, draws: _Draws) -> None:
         self._data, self._draws = data, draws
 
     def __getattr__(self, name: str) -> Any:
@@ -182,22 +186,22 @@ class _Drawing:
         return len(self._data)
 
 
-class _Items(_Drawing, Dataset[Any]):
+class _Items(_Drawing, Dataset[object]):
     """Items by number, a batch at a time."""
 
-    def __getitem__(self, number: Any) -> Any:
+    def __getitem__(self, number: int) -> object:
         return self.__getitems__([number])[0]
 
-    def __getitems__(self, numbers: list[Any]) -> Any:
+    def __getitems__(self, numbers: list[int]) -> Sequence[object]:
         with self._draws.of(numbers):
             together = getattr(self._data, "__getitems__", None)
             return together(numbers) if together else [self._data[number] for number in numbers]
 
 
-class _Stream(_Drawing, IterableDataset[Any]):
+class _Stream(_Drawing, IterableDataset[object]):
     """Items in the order of an iterable one."""
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         with self._draws.of(["begin"]):
             items = iter(self._data)
         while True:

@@ -55,7 +55,7 @@ def best_row(run: RunDirectory) -> list[dict[str, Any]]:
     return sorted((row for row in rows if "validation_loss" in row), key=lambda row: row["validation_loss"])[:1]
 
 
-def _trainings(value: Any) -> Iterator[dict[str, Any]]:
+def _trainings(value: object) -> Iterator[dict[str, Any]]:
     if isinstance(value, list):
         for inner in value:
             yield from _trainings(inner)

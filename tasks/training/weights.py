@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -40,7 +39,7 @@ def load_kept(network: nn.Module, file: Path) -> None:
         ) from None
 
 
-def number_of_weights(make: Callable[..., nn.Module], *arguments: Any) -> int:
+def number_of_weights(make: Callable[..., nn.Module], *arguments: object) -> int:
     """Counts the weights of the network that is made of these arguments, without memory for them."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in make(*arguments).parameters())

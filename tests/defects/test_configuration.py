@@ -10,8 +10,7 @@ import torch
 
 import ratchet
 import tasks
-from tasks.language.stages import SetupConfig
-from tasks.language.study import LanguageExecution
+from tasks.language.stages import LanguageExecution, SetupConfig
 from tasks.robustness.stages import AggregateConfig
 from tasks.robustness.study import Study
 from tasks.stage import numerics

@@ -9,10 +9,10 @@ from torch import nn
 from deployments.dag.walk import Walk
 from tasks.language.model import block_losses
 from tasks.monotonic import keep
-from tasks.monotonic.liveness import measure_liveness
+from tasks.monotonic.arms import measure_liveness
 from tasks.monotonic.result import Liveness
 from tasks.training.budget import Budget
-from tasks.training.optimizer import adamw
+from tasks.training.problem import adamw
 from tasks.training.schedule import Schedule
 from tests.tasks.monotonic.architectures import begun
 from tests.tasks.monotonic.arms_of_tiny import arms_page, finished_arms

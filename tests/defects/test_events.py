@@ -12,8 +12,7 @@ import pytest
 from storage import durable
 from storage.errors import BadInput
 from tasks.icecube.events import GEOMETRY, META, EventFiles, batch_file, pulse_table, read_geometry, read_meta
-from tasks.icecube.pulses import Data, splits_of
-from tasks.icecube.sound import require_sound
+from tasks.icecube.pulses import Data, require_sound, splits_of
 from tests.tasks.icecube.files import edit, with_value, written
 from tests.tasks.icecube.tiny import run_until, smoke
 

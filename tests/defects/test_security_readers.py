@@ -398,7 +398,7 @@ def test_no_text_of_a_file_is_a_link_an_image_or_html_on_a_page_of_prefect(prefe
 def test_whether_a_cell_is_a_number_is_known_at_once():
     began = time.process_time()
     for cell in ("1" * 20_000 + "x", "," * 20_000, "1," * 20_000 + "e", ("1" * 5_000 + ".") * 4):
-        Table("", ["a"], [[cell]]).csv()
+        Table("", ["a"], [[cell]]).markdown()
     assert time.process_time() - began < 5
     cells = ["", "-", "1", "1,234.5", ".5", "> 3e-12", "< 0.1 %", "-7%", "12,345"]
     others = ["x", "1.", "1e", "e5", "--1", "1 2", ",", "."]

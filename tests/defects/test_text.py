@@ -16,8 +16,7 @@ import pytest
 from storage import external
 from storage.errors import BadInput
 from tasks.language.configuration import LocalFiles, Splits
-from tasks.language.document_store import document_store
-from tasks.language.documents import document
+from tasks.language.document_store import document, document_store
 from tasks.language.sources import documents as documents_of
 from tasks.language.splits import EVALUATION_SPLITS, cut, split_of
 from tasks.language.stages import SetupConfig

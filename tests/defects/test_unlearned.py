@@ -45,7 +45,8 @@ def page(study: Study, stage):
 noise = study_flow(page)
 """
 WORK = """
-from tasks.findings.publish import publish
+from tasks.findings.document import Document
+from tasks.findings.publish import publish_report
 from tasks.training.result import compared
 
 
@@ -54,7 +55,7 @@ def train(run, config):
 
 
 def report(run, config, **trained):
-    return publish(run, {"number": len(trained)}, {"table.md": "# Folds\\n"})
+    return publish_report(run, trained, {"number": len(trained)}, Document("Folds"))
 """
 SAID = "2 of 3 trainings are no better than uniform guess, which learns nothing: noise-train "
 

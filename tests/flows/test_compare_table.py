@@ -40,7 +40,7 @@ def test_a_table_of_arms_and_seeds_is_compared(table, capsys):
 def test_with_too_few_seeds_nothing_is_called_better(table, capsys):
     assert compare(table, "--min-seeds", "5") == 0
     said = capsys.readouterr().out
-    assert "3 seeds are too few to call anything better" in said and "worse than" not in said
+    assert "3 seeds are too few" in said and "worse than" not in said
 
 
 def test_every_two_arms_are_compared_or_each_with_the_reference(table, capsys):

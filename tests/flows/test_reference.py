@@ -7,7 +7,7 @@ import pytest
 from deployments.dag.page import load_page
 from deployments.dag.sources import page_names
 from flows import command
-from tasks.icecube.configuration import Trial
+from tasks.icecube.study import Trial
 from tasks.stage.keys import Key, keys_of
 from tests.conftest import REPOSITORY
 from tests.test_own_study import written

@@ -420,9 +420,9 @@ def test_a_wrong_type_or_range_is_refused_with_its_key_and_value(change, value):
 
 def test_numbers_as_people_write_them():
     assert _smoke(**{"budget.learning_rate": "1e-5"}).budget.learning_rate == 1e-5
-    study = _smoke(**{"execution.max_epochs_per_run": "0.5"})
+    study = _smoke(**{"execution.checkpoint_stall_share": "0.5"})
     trainings = [TrainConfig.of(study, **fields) for arm in study.arms for fields in study.training_fields(arm)]
-    assert len(trainings) >= 2 and {training.execution.max_epochs_per_run for training in trainings} == {0.5}
+    assert len(trainings) >= 2 and {training.execution.checkpoint_stall_share for training in trainings} == {0.5}
 
 
 @pytest.mark.parametrize("change", ["nonsense", "=1", "seed.x=1", "text.packages=[a"])

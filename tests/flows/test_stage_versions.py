@@ -185,11 +185,11 @@ def test_every_stage_reaches_its_mathematics():
     """Names that lead nowhere would be a digest of nothing."""
     wanted = {
         robustness.UAT: "tasks.attacks.trigger:TriggerSearch",
-        robustness.TRAIN_MONOTONIC: "tasks.monotonic.signs:project",
+        robustness.TRAIN_MONOTONIC: "tasks.monotonic.constraint:project",
         robustness.AGGREGATE: "tasks.findings.statistics.permutation:exchange_p_value",
         inversion.TRAIN: "tasks.inversion.diffusion:descend",
         inversion.AUDIT: "tasks.inversion.audit:_inverses",
-        robustness.EVALUATE: "tasks.language.activation:MonotoneParts",
+        robustness.EVALUATE: "tasks.language.model:MonotoneParts",
     }
     assert not [name for stage, name in wanted.items() if name not in reached(stage.work)]
     assert min(len(reached(stage.work)) for stage in STAGES.values()) > 15

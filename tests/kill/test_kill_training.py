@@ -19,7 +19,7 @@ import pytest
 
 from storage import durable
 from storage.run_directory import RunDirectory
-from tasks.language.study import LanguageExecution, snapshot_folder
+from tasks.language.stages import LanguageExecution, snapshot_folder
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget, SpikeGuard
 from tests.kill.killing import KilledRun, Strike, Victims, begin

@@ -19,7 +19,7 @@ from torch import nn
 
 from tasks.stage.run import Stage, StageRun
 from tasks.training.loop import train_problem
-from tasks.training.optimizer import adamw
+from tasks.training.problem import adamw
 from tasks.training.schedule import Schedule
 from tests.tasks.tiny import TOY, ToyBatch, ToyConfig, ToyNetwork, toy_problem
 

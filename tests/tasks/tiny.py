@@ -25,7 +25,7 @@ from storage import durable
 from storage.locks import acquire
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.language.configuration import FromScratch, LocalFiles, Splits
-from tasks.language.study import LanguageExecution
+from tasks.language.stages import LanguageExecution
 from tasks.robustness.study import Study
 from tasks.stage.attempt import attempt
 from tasks.stage.outcome import Outcome
@@ -34,9 +34,8 @@ from tasks.stage.study import StageConfiguration
 from tasks.training.budget import Budget
 from tasks.training.draws import normal_at
 from tasks.training.loop import train_problem
-from tasks.training.optimizer import adamw
 from tasks.training.order import FileOrder, example_at
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 from tasks.training.result import described
 from tasks.training.schedule import Schedule
 from tests.once import made_once

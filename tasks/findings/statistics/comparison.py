@@ -3,13 +3,12 @@
 A difference is paired: the same seed gives both arms the same draws, so that what is peculiar to a seed cancels. Its
 interval and `p` are Student's t of the paired differences (n - 1 degrees of freedom, ddof 1). Beside it stand Welch's
 t, which does not pair, and the exchange of the two arms within seeds, which assumes no distribution; of few seeds the
-latter can show nothing at 5 %. All comparisons of a report are corrected together, by Holm.
+latter can show nothing at 5 %. All comparisons of a report are corrected together, by Holm: `findings.compare` does so.
 """
 
 import warnings
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
-from itertools import islice
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,8 +20,8 @@ from tasks.findings.statistics.resampling import NO_SPREAD
 from tasks.findings.statistics.seeds import OverSeeds, mean_over_seeds
 from tasks.stage.result import Result
 
-Values = Mapping[str, Mapping[str, float]]
-"""Value of each seed of each arm, by names."""
+Arms = Mapping[str, Mapping[str, float]]
+"""Arm -> repetition, such as a seed or a fold -> its number."""
 Pair = tuple[str, str]
 """An arm, and the reference that it is compared with."""
 MOST_SEEDS = 10_000
@@ -85,49 +84,8 @@ def arm_mean(values: Mapping[str, float], confidence_level: float) -> ArmMean:
     if len(values) < 2:
         (only,) = values.values()
         return ArmMean(values=dict(values), mean=only, standard_deviation=None, interval=None)
-    over = mean_over_seeds(list(values.values()), confidence_level)
-    return ArmMean(
-        values=dict(values), mean=over.mean, standard_deviation=over.standard_deviation, interval=over.interval
-    )
-
-
-def compare_together(
-    tables: Mapping[str, Values],
-    pairs: Sequence[Pair] | Mapping[str, Sequence[Pair]],
-    confidence_level: float,
-    min_seeds: int,
-    unlearned: Collection[str] = (),
-    higher: Collection[str] = (),
-    allow_equal: bool | Collection[str] = False,
-    other_seeds: bool = False,
-    sources: Mapping[str, Mapping[Pair, OverSeeds]] | None = None,
-) -> dict[str, list[Comparison]]:
-    """Each pair (arm, reference) in each table of a report, or those that `pairs` has for it, all corrected together.
-
-    Nothing is better or worse of arms that are `unlearned`; in the tables `higher` higher values are better. Pairs in
-    `sources` are judged by what other seeds and other sources would give. ValueError for what would make a comparison
-    meaningless: see `require_comparable`.
-    """
-    of_tables = pairs if isinstance(pairs, Mapping) else dict.fromkeys(tables, pairs)
-    number, rows, gains = sum(map(len, of_tables.values())), [], []
-    for name, values in tables.items():
-        require_comparable(values, allow_equal, other_seeds)
-        known, among = (sources or {}).get(name, {}), 1 - (1 - confidence_level) / max(number, 1)
-        for pair in of_tables[name]:
-            row = _compare_pair(values, *pair, confidence_level, number, unlearned)
-            rows.append(_with_sources(row, known[pair], among) if pair in known else row)
-        gains += [name in higher] * len(of_tables[name])
-    judged = iter(_judge(rows, confidence_level, min_seeds, gains))
-    return {name: list(islice(judged, len(of_tables[name]))) for name in tables}
-
-
-def _with_sources(row: Comparison, over: OverSeeds, among: float) -> Comparison:
-    errors = [(over.standard_error_of_seeds, len(over.of_seeds) - 1)]
-    errors.append((over.standard_error_of_sources or 0, over.sources - 1))
-    could = smallest_shown(errors, among) if over.p_value is not None else None
-    return row.model_copy(
-        update={"p": over.p_value, "interval": over.interval, "seeds_needed": None, "smallest_shown": could}
-    )
+    mean, deviation, interval = mean_over_seeds(list(values.values()), confidence_level)
+    return ArmMean(values=dict(values), mean=mean, standard_deviation=deviation, interval=interval)
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
@@ -145,7 +103,7 @@ def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
     return {name: adjusted[name] for name in p_values}
 
 
-def require_comparable(values: Values, allow_equal: bool | Collection[str] = False, other_seeds: bool = False) -> None:
+def require_comparable(values: Arms, allow_equal: bool | Collection[str] = False, other_seeds: bool = False) -> None:
     """ValueError, naming the cell, for a seed that an arm lacks, a value that is not finite, and two equal ones.
 
     Two cells that give the same number to the last digit were, in the study that this comes from, the same training:
@@ -173,7 +131,7 @@ def require_comparable(values: Values, allow_equal: bool | Collection[str] = Fal
                 )
 
 
-def t_tests(values: Values, arm: str, reference: str, confidence_level: float) -> dict[str, TTest]:
+def t_tests(values: Arms, arm: str, reference: str, confidence_level: float) -> dict[str, TTest]:
     """`paired`: Student's t of the pairs, where both arms have the same seeds; `unpaired`: Welch's.
 
     Neither where its values have no spread, or there is one.
@@ -198,29 +156,6 @@ def t_tests(values: Values, arm: str, reference: str, confidence_level: float) -
     }
 
 
-def judge_unpaired(
-    comparisons: Sequence[Comparison],
-    values: Values,
-    confidence_level: float,
-    min_seeds: int,
-    higher_is_better: bool = False,
-) -> list[Comparison]:
-    """The same comparisons by Welch's t alone, for arms whose seeds share nothing: p, interval, and what is shown."""
-    tests = [t_tests(values, row.arm, row.reference, confidence_level).get("unpaired") for row in comparisons]
-    among = 1 - (1 - confidence_level) / len(comparisons)
-
-    def by(test: TTest | None) -> dict[str, object]:
-        if test is None:
-            return dict.fromkeys(("p", "interval", "seeds_needed", "smallest_shown"))
-        low, high = test.interval
-        error = (high - low) / 2 / t.ppf((1 + confidence_level) / 2, test.degrees_of_freedom)
-        could = smallest_shown([(float(error), test.degrees_of_freedom)], among)
-        return {"p": test.p, "interval": test.interval, "seeds_needed": None, "smallest_shown": could}
-
-    rows = [row.model_copy(update=by(test)) for row, test in zip(comparisons, tests, strict=True)]
-    return _judge(rows, confidence_level, min_seeds, [higher_is_better] * len(rows))
-
-
 def seeds_needed(mean: float, standard_deviation: float, confidence_level: float) -> int | None:
     """The least number of pairs with which a two-sided paired t test finds such a difference with chance `POWER`."""
     if mean == 0:
@@ -235,11 +170,11 @@ def seeds_needed(mean: float, standard_deviation: float, confidence_level: float
     return least if least <= MOST_SEEDS else None
 
 
-def _pairs(values: Values, arm: str, reference: str) -> bool:
+def _pairs(values: Arms, arm: str, reference: str) -> bool:
     return values[arm].keys() == values[reference].keys()
 
 
-def _values_of(values: Values, arm: str, reference: str) -> list[np.ndarray]:
+def _values_of(values: Arms, arm: str, reference: str) -> list[np.ndarray]:
     """The values of both arms, float64 [seeds], paired by the name of the seed where they have the same."""
     order = values[reference] if _pairs(values, arm, reference) else None
     return [np.array([values[name][seed] for seed in order or values[name]], float) for name in (arm, reference)]
@@ -249,24 +184,30 @@ def _has_spread(values: np.ndarray) -> bool:
     return float(values.std(ddof=1)) > NO_SPREAD * abs(float(values.mean()))
 
 
-def _compare_pair(
-    values: Values, arm: str, reference: str, confidence_level: float, comparisons: int, unlearned: Collection[str]
+def compare_pair(
+    values: Arms, arm: str, reference: str, level: float, comparisons: int, unlearned: Collection[str], pairs: bool
 ) -> Comparison:
+    """The difference of two arms, not yet judged; `comparisons` is how many are made beside it. By Welch's t alone
+    where there are no `pairs`: arms whose seeds share nothing."""
     ours, theirs = _values_of(values, arm, reference)
-    base, mean = float(theirs.mean()), float(ours.mean() - theirs.mean())
-    seeds, welch = min(len(ours), len(theirs)), t_tests(values, arm, reference, confidence_level).get("unpaired")
+    base, mean, among = float(theirs.mean()), float(ours.mean() - theirs.mean()), 1 - (1 - level) / comparisons
+    seeds, welch = min(len(ours), len(theirs)), t_tests(values, arm, reference, level).get("unpaired")
     deviation = interval = p = p_exchange = least = needed = shown = None
     if _pairs(values, arm, reference):
         mean = float((ours - theirs).mean())
         p_exchange, least = exchange_p_value(lambda total: total, [ours], [theirs]), least_p_value(seeds)
         if seeds > 1:
-            over = mean_over_seeds(ours - theirs, confidence_level)
-            deviation, interval = over.standard_deviation, over.interval
+            _, deviation, interval = mean_over_seeds(ours - theirs, level)
             if _has_spread(ours - theirs):
                 p = 2 * float(t.sf(abs(mean) / deviation * seeds**0.5, seeds - 1))
-                among = 1 - (1 - confidence_level) / comparisons
                 needed = seeds_needed(mean, deviation, among)
                 shown = smallest_shown([(deviation / seeds**0.5, seeds - 1)], among)
+    if not pairs:
+        p, interval, needed, shown = None, None, None, None
+        if welch:
+            error = (welch.interval[1] - welch.interval[0]) / 2 / t.ppf((1 + level) / 2, welch.degrees_of_freedom)
+            p, interval = welch.p, welch.interval
+            shown = smallest_shown([(float(error), welch.degrees_of_freedom)], among)
     return Comparison(
         arm=arm,
         reference=reference,
@@ -288,14 +229,22 @@ def _compare_pair(
     )
 
 
-def _judge(
-    rows: Sequence[Comparison], confidence_level: float, min_seeds: int, higher_is_better: Sequence[bool]
-) -> list[Comparison]:
-    """The same comparisons, corrected together by Holm, and which of them are shown; of which higher is better."""
-    adjusted, judged = holm({place: row.p for place, row in enumerate(rows) if row.p is not None}), []
-    for place, row in enumerate(rows):
-        p, enough, gain = adjusted.get(place), row.seeds >= min_seeds, row.mean * (1 if higher_is_better[place] else -1)
-        clear = p is not None and p <= 1 - confidence_level and enough and not row.unlearned
+def with_sources(row: Comparison, over: OverSeeds, among: float) -> Comparison:
+    """The same difference, by what other seeds and other sources would give."""
+    errors = [(over.standard_error_of_seeds, len(over.of_seeds) - 1)]
+    errors.append((over.standard_error_of_sources or 0, over.sources - 1))
+    could = smallest_shown(errors, among) if over.p_value is not None else None
+    return row.model_copy(
+        update={"p": over.p_value, "interval": over.interval, "seeds_needed": None, "smallest_shown": could}
+    )
+
+
+def judge(rows: Mapping[Name, Comparison], level: float, min_seeds: int, higher: Collection[Name]) -> list[Comparison]:
+    """The comparisons, corrected together by Holm, and which of them are shown; `higher`: of which higher is better."""
+    adjusted, judged = holm({name: row.p for name, row in rows.items() if row.p is not None}), []
+    for name, row in rows.items():
+        p, enough, gain = adjusted.get(name), row.seeds >= min_seeds, row.mean * (1 if name in higher else -1)
+        clear = p is not None and p <= 1 - level and enough and not row.unlearned
         could = row.smallest_shown if enough else None
         update = {"p_adjusted": p, "smallest_shown": could, "better": clear and gain > 0, "worse": clear and gain < 0}
         judged.append(row.model_copy(update=update))

@@ -10,17 +10,6 @@ from scipy.stats import t
 
 from tasks.findings.statistics.power import smallest_shown
 from tasks.findings.statistics.resampling import NO_SPREAD, Estimate, Statistic, standard_error
-from tasks.stage.result import Result
-
-
-class MeanOverSeeds(Result):
-    """A mean over seeds with Student's t interval [low, high]."""
-
-    mean: float
-    standard_deviation: float
-    interval: list[float]
-    confidence_level: float
-    seeds: int
 
 
 class OverSeeds(Estimate):
@@ -33,23 +22,16 @@ class OverSeeds(Estimate):
     confidence_level: float
 
 
-def mean_over_seeds(values: Sequence[float] | np.ndarray, confidence_level: float) -> MeanOverSeeds:
-    """Mean, sample standard deviation (n - 1) and Student's t interval of one value a seed.
+def mean_over_seeds(values: Sequence[float] | np.ndarray, confidence_level: float) -> tuple[float, float, list[float]]:
+    """Mean, sample standard deviation (n - 1) and Student's t interval [low, high] of one value a seed.
 
     Raises ValueError for fewer than two seeds: a single value has no interval.
     """
     _require_two(values)
     array = np.array(values, dtype=float)
-    deviation = float(array.std(ddof=1))
+    mean, deviation = float(array.mean()), float(array.std(ddof=1))
     half = float(t.ppf((1 + confidence_level) / 2, len(array) - 1)) * deviation / len(array) ** 0.5
-    mean = float(array.mean())
-    return MeanOverSeeds(
-        mean=mean,
-        standard_deviation=deviation,
-        interval=[mean - half, mean + half],
-        confidence_level=confidence_level,
-        seeds=len(array),
-    )
+    return mean, deviation, [mean - half, mean + half]
 
 
 def over_seeds(statistic: Statistic, columns: Sequence[Sequence[np.ndarray]], confidence_level: float) -> OverSeeds:

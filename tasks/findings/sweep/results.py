@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from pydantic import Field
@@ -87,16 +88,13 @@ class SweepResults(Result):
         """The values of a cell that vary chance."""
         return ", ".join(str(value) for key, value in zip(self.keys, cell.values, strict=True) if key in self.chance)
 
-    def groups(self) -> list[tuple[list[Any], list[CellNumbers]]]:
+    def groups(self) -> list[tuple[list[object], list[CellNumbers]]]:
         """The cells that differ in the seed only, with what they share: their values of the other keys."""
-        groups: list[tuple[list[Any], list[CellNumbers]]] = []
+        groups: dict[str, tuple[list[object], list[CellNumbers]]] = {}
         for cell in self.cells.values():
             others = [value for key, value in zip(self.keys, cell.values, strict=True) if key not in self.chance]
-            group = next((cells for values, cells in groups if values == others), None)
-            if group is None:
-                groups.append((others, group := []))
-            group.append(cell)
-        return groups
+            groups.setdefault(str(others), (others, []))[1].append(cell)
+        return [*groups.values()]
 
     def arms(self, title: str) -> list[Arm]:
         """Each number of a metric for each combination of the other keys."""
@@ -130,30 +128,26 @@ class Arm:
 
     name: str
     label: str
-    at: list[Any]
+    at: list[object]
     by_seed: dict[str, float]
     missing: int
     cells: int
 
 
-@dataclass
-class Found:
-    """The numbers of one cell, and what is declared of them."""
-
-    numbers: Numbers = field(default_factory=dict)
-    metrics: dict[str, Metric] = field(default_factory=dict)
-
-    def add(self, title: str, label: str, value: Any, metric: Metric | None) -> None:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            self.numbers.setdefault(title, {})[label] = float(value)
-            if metric is not None:
-                self.metrics.setdefault(title, metric)
+Number = tuple[str, str, float, Metric | None]
+"""Title of its metric, what it is of, the number, and the metric that it is of; None: it is shown alone."""
+UNDECLARED = Metric(higher=None)
 
 
 def collect(config: SweepConfig, cells: dict[str, StageInput], runs: dict[str, str]) -> SweepResults:
     """The results of the finished `cells`; `runs` are their run directories. BadInput for a cell without numbers."""
-    numbers = {name: numbers_of(stage, config.metrics) for name, stage in cells.items()}
-    metrics = {title: metric for of_cell in numbers.values() for title, metric in of_cell.metrics.items()}
+    numbers: dict[str, Numbers] = {name: {} for name in config.cells}
+    metrics: dict[str, Metric] = {}
+    for name, stage in cells.items():
+        for title, label, number, metric in numbers_of(stage, config.metrics):
+            numbers[name].setdefault(title, {})[label] = number
+            if metric is not None:
+                metrics.setdefault(title, metric)
     declared = [title for title, metric in metrics.items() if metric != UNDECLARED]
     return SweepResults(
         study=config.study,
@@ -161,10 +155,7 @@ def collect(config: SweepConfig, cells: dict[str, StageInput], runs: dict[str, s
         chance=config.chance,
         cells={
             name: CellNumbers(
-                values=values,
-                run=runs.get(name),
-                numbers=numbers[name].numbers if name in numbers else {},
-                cause=config.causes.get(name, ""),
+                values=values, run=runs.get(name), numbers=numbers[name], cause=config.causes.get(name, "")
             )
             for name, values in config.cells.items()
         },
@@ -172,26 +163,18 @@ def collect(config: SweepConfig, cells: dict[str, StageInput], runs: dict[str, s
     )
 
 
-UNDECLARED = Metric(higher=None)
-
-
-def numbers_of(stage: StageInput, declared: Sequence[Swept]) -> Found:
+def numbers_of(stage: StageInput, declared: Sequence[Swept]) -> list[Number]:
     """The numbers of a stage's final_results.json, else of its result.json: those that are declared, else all.
 
     Raises BadInput where there is none.
     """
     file = stage.path / FINAL_RESULTS
     file = file if file.is_file() else stage.run.result_file
-    values, numbers = durable.read_json(file), Found()
-    if isinstance(values, dict):
-        values = {name: value for name, value in values.items() if name not in NOTED_BY_THE_FRAME}
-        for each in declared:
-            metric = Metric(**{name: getattr(each, name) for name in Metric.model_fields}) if each.compared else None
-            for words, value in _matches(values, each.numbers.split("."), {}):
-                numbers.add(each.title.format(**words), words.get("arm", ""), value, metric)
-        if not declared:
-            _walk(values, (), numbers)
-    if not numbers.numbers:
+    read = durable.read_json(file)
+    values = {key: read[key] for key in read if key not in NOTED_BY_THE_FRAME} if isinstance(read, dict) else {}
+    every = _every(values, ()) if not declared else chain(*(_matching(each, values) for each in declared))
+    numbers = [each for each in every if isinstance(each[2], int | float) and not isinstance(each[2], bool)]
+    if not numbers:
         asked = f" ({', '.join(each.numbers for each in declared)})" if declared else ""
         raise BadInput(
             f"{stage.path}: {file.name} has no number that a sweep could show{asked}: return numbers from the stage "
@@ -200,7 +183,14 @@ def numbers_of(stage: StageInput, declared: Sequence[Swept]) -> Found:
     return numbers
 
 
-def _matches(values: Any, parts: Sequence[str], words: dict[str, str]) -> Iterator[tuple[dict[str, str], Any]]:
+def _matching(swept: Swept, values: Mapping[str, Any]) -> Iterator[Number]:
+    """What stands where a metric says that its numbers are."""
+    metric = swept.part(Metric) if swept.compared else None
+    for words, value in _matches(values, swept.numbers.split("."), {}):
+        yield swept.title.format(**words), words.get("arm", ""), value, metric
+
+
+def _matches(values: object, parts: Sequence[str], words: dict[str, str]) -> Iterator[tuple[dict[str, str], Any]]:
     if not parts:
         yield words, values
     elif isinstance(values, dict):
@@ -213,18 +203,17 @@ def _matches(values: Any, parts: Sequence[str], words: dict[str, str]) -> Iterat
                 yield from _matches(value, rest, words)
 
 
-def _walk(values: Mapping[str, Any], path: tuple[str, ...], numbers: Found, compared: bool = True) -> None:
-    """Adds every number: those that are declared by their metric, of what else stands beside them none is one, and
+def _every(values: Mapping[str, Any], path: tuple[str, ...], compared: bool = True) -> Iterator[Number]:
+    """Everything that stands there: what is declared by its metric, of what else stands beside that none is one, and
     where nothing is declared each group of numbers is one."""
-    declared = metrics_of(values) or {}
+    declared = metrics_of(values)
     for key, value in values.items():
         if metric := declared.get(key):
             of_arms = value if isinstance(value, dict) else {path[-1] if path else "": value}
-            for arm, number in of_arms.items():
-                numbers.add(".".join([*path[:-1], key]), arm, number, metric)
+            yield from ((".".join([*path[:-1], key]), arm, number, metric) for arm, number in of_arms.items())
         elif isinstance(value, dict):
             if key != "metrics" or not declared:
-                _walk(value, (*path, key), numbers, compared and not declared)
+                yield from _every(value, (*path, key), compared and not declared)
         else:
             title, label = (".".join(path), key) if path else (key, "")
-            numbers.add(title, label, value, UNDECLARED if compared and not declared else None)
+            yield title, label, value, UNDECLARED if compared and not declared else None

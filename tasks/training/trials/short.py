@@ -19,6 +19,7 @@ both can hide behind a metric that looks like slow learning.
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 import torch
 from torch import nn
@@ -178,12 +179,10 @@ def looked_at(units: Mapping[str, nn.Module], outputs: Callable[[], torch.Tensor
 
         return see
 
-    handles = [module.register_forward_hook(watch(name)) for name, module in units.items()]
-    try:
+    with ExitStack() as hooks:
+        for name, module in units.items():
+            hooks.enter_context(module.register_forward_hook(watch(name)))
         given = outputs()
-    finally:
-        for handle in handles:
-            handle.remove()
     if silent := sorted(units.keys() - alive.keys()):
         raise ValueError(f"{silent[0]} was not called, so that nothing is known of its units")
     dead = {name: 1 - float(alive[name].double().mean()) for name in units}

@@ -16,7 +16,7 @@ from tasks.attacks import hotflip
 from tasks.attacks.compiled import compile_search
 from tasks.attacks.scoring import Victim
 from tasks.attacks.trigger import TriggerSearch
-from tasks.language.study import LanguageExecution
+from tasks.language.stages import LanguageExecution
 from tasks.stage.execution import Execution
 from tests.tasks.attacks.test_stages import Attacked, attacked
 from tests.tasks.tiny import tiny_model, tiny_study

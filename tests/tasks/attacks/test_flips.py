@@ -7,6 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from storage.errors import CheckFailed
 from tasks.attacks.configuration import FlipAttack
 from tasks.attacks.flips import (
     Flipped,
@@ -15,6 +16,7 @@ from tasks.attacks.flips import (
     random_flips,
     scored_tokens,
     writable_positions,
+    written_into,
 )
 from tasks.attacks.scoring import Victim
 from tests.tasks.attacks.planted import END, POISON, Masked, planted, texts, usable
@@ -205,3 +207,9 @@ def test_the_control_is_a_function_of_seed_and_text():
     assert drawn == random_flips(text, usable(), ATTACK, 9) != random_flips(text, usable(), ATTACK, 8)
     assert len(drawn) == 4 == len({tuple(tokens) for tokens in drawn}), "draws differ"
     assert all(tokens.count(END) == 0 for tokens in drawn)
+
+
+@pytest.mark.parametrize(("places", "tokens"), [([3], [7]), ([-1], [7]), ([0, 1], [7])])
+def test_what_a_record_writes_outside_of_its_text_is_refused(places: list[int], tokens: list[int]) -> None:
+    with pytest.raises(CheckFailed, match="positions of document a are of its text"):
+        written_into([1, 2, 3], {"example_id": "a", "positions": places, "replacements": tokens})

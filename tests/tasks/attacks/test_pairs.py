@@ -8,10 +8,10 @@ import torch
 
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.attacks.flips import FlipSearch, random_flips, scored_tokens, writable_positions
-from tasks.attacks.scoring import Text
 from tasks.attacks.texts import PairVictim
 from tasks.attacks.trigger import TriggerSearch
 from tasks.language.result import PackedPairs
+from tasks.language.texts import Text
 from tests.tasks.language.test_pairs import END, network
 
 PACKED = PackedPairs(

@@ -100,7 +100,7 @@ class Attacked:
     def texts(
         self, tokens: int, documents: int | None = None, split: str = "attack-evaluation"
     ) -> dict[str, list[int]]:
-        found = attacked_texts(self.input("setup"), self.tokenizer(), split, tokens, documents)
+        found = attacked_texts(self.input("setup"), split, tokens, documents)
         return {text.example_id: text.tokens for text in found}
 
     def copy(self, folder: Path) -> Path:
@@ -520,9 +520,8 @@ def test_flips_of_other_documents_are_refused(study, tmp_path):
 
 
 def test_the_end_of_a_text_is_cut_and_never_its_beginning(study):
-    tokenizer = study.tokenizer()
-    whole = attacked_texts(study.input("setup"), tokenizer, "attack-search", 10_000)
-    short = attacked_texts(study.input("setup"), tokenizer, "attack-search", 7)
+    whole = attacked_texts(study.input("setup"), "attack-search", 10_000)
+    short = attacked_texts(study.input("setup"), "attack-search", 7)
     assert [t.tokens[:7] for t in whole] == [t.tokens for t in short] and max(len(t.tokens) for t in whole) > 20
 
 
@@ -534,7 +533,7 @@ def test_a_document_with_one_token_is_named_and_not_left_out(study, tmp_path):
     rows[1]["text"] = "b"
     pq.write_table(pa.Table.from_pylist(rows), file)
     with pytest.raises(BadInput, match=r"'b' of split attack-search .* has 1 token"):
-        attacked_texts(SimpleNamespace(path=path), study.tokenizer(), "attack-search", 12)
+        attacked_texts(SimpleNamespace(path=path), "attack-search", 12)
 
 
 def test_a_search_in_bf16_is_judged_in_fp32(study, tmp_path):

@@ -13,8 +13,7 @@ from tasks.calorimeter.final_results import FinalResults
 from tasks.calorimeter.fit import RECORDED, look, normaliser_of, residuals
 from tasks.calorimeter.report import document
 from tasks.calorimeter.showers import Told, generated, read, require_sound
-from tasks.calorimeter.stages import LookConfig, ShowersResult
-from tasks.calorimeter.study import Generated, RootFiles
+from tasks.calorimeter.stages import Generated, LookConfig, RootFiles, ShowersResult
 from tasks.data.normaliser import Normaliser
 from tasks.sensors.xenon import SENSORS, SENTINEL, Events, detector
 from tests.docs.quotes import Drawn

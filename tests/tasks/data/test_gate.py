@@ -8,7 +8,6 @@ from tasks.data.gate import require_inputs
 from tasks.data.limits import InputLimits
 from tasks.data.normaliser import Normaliser, Step
 from tasks.data.statistics import column_statistics
-from tasks.icecube.pulses import require_disjoint
 
 NAMES = ["time", "charge"]
 LOGARITHMS = [
@@ -84,13 +83,3 @@ def test_a_spread_that_fp32_rounds_away_is_told_from_a_constant_column():
 
 def test_the_limit_is_what_the_network_gets():
     assert faults_of(rows(), Normaliser(steps=LOGARITHMS), 2.0).startswith("time: 5714 to 77785, -0.1429 to 2.26 ")
-
-
-@pytest.mark.parametrize("shared", [[], [5], [7, 5]])
-def test_splits_that_share_an_event_are_refused(shared):
-    splits = {"train": {1, 5, 7}, "validation": {2, *shared}, "test": {3}}
-    if not shared:
-        return require_disjoint(splits, "events")
-    with pytest.raises(CheckFailed, match=f"train and validation share {len(shared)}, the first 5"):
-        require_disjoint(splits, "events")
-    return None

@@ -8,7 +8,7 @@ import pytest
 
 from storage import durable
 from storage.run_directory import RunDirectory
-from tasks.findings.attempts_page import attempts_of, publish_attempts
+from tasks.findings.attempts_page import attempts_of, publish_attempts, seconds
 from tasks.findings.dag import Dag
 from tasks.stage.run import StageInput
 from tests.tasks.findings.test_page import Reader
@@ -53,9 +53,7 @@ def rows(page: str) -> list[list[str]]:
 
 
 def test_a_stage_has_the_time_of_all_its_attempts_and_a_killed_one_ended_at_its_last_sign_of_life(run):
-    killed, finished = attempts_of(run.path)
-    assert (killed.seconds, killed.end, killed.device) == (30.0, "killed", "-")
-    assert (finished.seconds, finished.end, finished.device, finished.job) == (60.0, "finished", "H200", "4711")
+    assert [*map(seconds, attempts_of(run.path))] == [30.0, 60.0]
 
 
 def test_the_page_shows_dates_time_memory_host_and_device_of_each_attempt(tmp_path, run):
@@ -75,9 +73,9 @@ def test_it_is_no_output_so_no_digest_hangs_on_a_clock(tmp_path, run):
 
 def test_half_a_record_says_nothing_and_no_heartbeat_of_another_kind_is_believed(run):
     durable.write_json(run.path / "locks" / "1.alive", {"at": "soon"})
-    assert [one.seconds for one in attempts_of(run.path)] == [0.0, 60.0]
+    assert [*map(seconds, attempts_of(run.path))] == [0.0, 60.0]
     (run.attempts / "0001.json").write_text("{")
-    assert [one.number for one in attempts_of(run.path)] == [2]
+    assert [one["attempt"] for one in attempts_of(run.path)] == [2]
 
 
 def test_a_training_has_its_time_by_phase(run, tmp_path):

@@ -1,7 +1,6 @@
 """One page that needs nothing else, in which text is text."""
 
 import base64
-import csv
 import hashlib
 import re
 from dataclasses import replace
@@ -120,16 +119,6 @@ def test_a_link_in_a_cell_leads_where_it_says_and_is_its_text_elsewhere():
     (target,) = [a["href"] for tag, a in Reader(html).tags if tag == "a" and (a["href"] or "").startswith("runs/")]
     assert target == 'runs/"a"&b' and NASTY in Reader(html).text
     assert table.markdown().splitlines()[-1] == f"| {NASTY} |"
-
-
-def test_a_table_is_kept_as_csv_by_a_link_that_asks_nobody():
-    table = Table("c", ["model", "value"], [["a, b 7%20", "+1.5"], ["#&é", "-2"]])
-    reader = Reader(page(Section("One of them", tables=[table])))
-    (link,) = [a for tag, a in reader.tags if tag == "a" and "download" in a]
-    assert link["download"] == "one-of-them-1.csv"
-    kind, _, data = (link["href"] or "").partition(",")
-    assert kind == "data:text/csv;charset=utf-8"
-    assert list(csv.reader(unquote(data).splitlines())) == [["model", "value"], ["a, b 7%20", "+1.5"], ["#&é", "-2"]]
 
 
 def test_what_is_folded_can_be_kept_as_a_file():

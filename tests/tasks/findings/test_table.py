@@ -1,8 +1,5 @@
 """Markdown tables that read well as plain text too."""
 
-import csv
-import io
-
 import pytest
 
 from tasks.findings.table import Link, Table, markdown_table, no_formula, visible
@@ -46,27 +43,9 @@ def test_a_table_in_markdown_has_its_caption_as_a_paragraph():
     assert said == "What it shows.\n\n|  n |\n| -: |\n|  1 |"
 
 
-def rows_of(table: Table) -> list[list[str]]:
-    return list(csv.reader(io.StringIO(table.csv())))
-
-
-def test_a_table_for_a_program_has_plain_numbers_and_both_ends_of_an_interval():
-    header = ["model", "nats", "interval", "share", "interval"]
-    rows = [["**a (dead)**", "4,188.43", "+0.3518 to +0.4025", "7.70%", "7.05% to 8.32%"], ["b", "-", "-", "-", "-"]]
-    assert rows_of(Table("c", header, rows)) == [
-        ["model", "nats", "nats low", "nats high", "share", "share low", "share high"],
-        ["a (dead)", "4188.43", "+0.3518", "+0.4025", "7.70%", "7.05%", "8.32%"],
-        ["b", "-", "", "", "-", "", ""],
-    ]
-
-
-FORMULAS = ["=HYPERLINK(A1)", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "-", "none (one source)", "- b"]
-NUMBERS = ["-0.02", "+3.1", "-1,234.5", "-5 %", "**-0.02**", "-1e-05", "-1e+05", "-inf", "+0.1 to +0.2", "-1% to +2%"]
-
-
-def test_names_in_a_csv_file_were_run_as_formulas_by_a_spreadsheet():
-    cells = [row[0] for row in rows_of(Table("c", ["=name()"], [[cell] for cell in FORMULAS]))]
-    assert cells == ["'=name()", *(f"'{cell}" for cell in FORMULAS[:5]), "-", "none (one source)", "'- b"]
+@pytest.mark.parametrize("name", ["=HYPERLINK(A1)", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "- b"])
+def test_names_in_a_csv_file_were_run_as_formulas_by_a_spreadsheet(name):
+    assert no_formula(name) == f"'{name}"
 
 
 @pytest.mark.parametrize("before", [" ", "\n", "\0", "\ufeff", "\u200b", "\u00a0"])
@@ -76,16 +55,9 @@ def test_no_mark_before_it_hides_a_formula(before, sign):
     assert no_formula(f"{before}word") == (f"'{before}word" if before == "\n" else f"{before}word")
 
 
-def test_numbers_in_a_csv_file_stay_numbers():
-    cells = [row[0] for row in rows_of(Table("c", ["n"], [["words"], *([cell] for cell in NUMBERS)]))[2:]]
-    assert cells == [cell.strip("*") if "," not in cell else "-1234.5" for cell in NUMBERS]
-
-
-def test_text_in_which_an_interval_stands_beside_words_is_kept_as_it_is():
-    rows = [["1 to 2", "1e-05 to 2e-05"], ["a, b", "none (one source)"]]
-    assert rows_of(Table("c", ["said", "interval"], rows)) == [
-        ["said", "said low", "said high"], ["1 to 2", "1e-05", "2e-05"], ["a, b", "", ""]
-    ]  # fmt: skip
+@pytest.mark.parametrize("name", ["-0.02", "+3.1", "-1,234.5", "-5 %", "-1e-05", "-", "p 0.5"])
+def test_numbers_in_a_csv_file_stay_numbers(name):
+    assert no_formula(name) == name
 
 
 @pytest.mark.parametrize(

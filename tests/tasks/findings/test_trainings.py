@@ -2,7 +2,6 @@
 
 import pytest
 
-from tasks.findings.trainings import TrainedArm
 from tasks.icecube import stages as icecube
 from tasks.inversion import stages as inversion
 from tasks.stage.configuration import field_class
@@ -19,9 +18,6 @@ def test_a_cell_knows_the_gradients_of_all_its_epochs_and_its_last_validation():
     cell = Trained.of_rows([*points, *epochs], "mse")
     assert (cell.largest_gradient_norm, cell.last) == (9.0, 0.75) and cell.clipped_share == pytest.approx(0.6)
     assert cell.validations == [[1, 0.5], [2, 0.75]]
-    arm = TrainedArm.of({"0": 0.5}, {"0": cell}, required=0.5, level=0.95)
-    assert arm.learned and arm.late_divergence == (1.5, "0") and arm.interval is None
-    assert not TrainedArm.of({"0": 0.5, "1": 0.6}, {"0": cell}, required=0.5, level=0.95).learned
 
 
 @pytest.mark.parametrize("config", [icecube.ReportConfig, inversion.ReportConfig])

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from tasks.icecube.batches import from_angles
-from tasks.icecube.network import SHORTEST, angle, direction
+from tasks.icecube.batches import SHORTEST, angle, direction, from_angles
 
 TURNS = [0.0, 1e-7, 1e-4, 0.013, 0.7, math.pi / 2, 2.9, math.pi - 1e-3, math.pi - 1e-6, math.pi]
 AXES = torch.tensor([[1.0, 0, 0], [0, 1.0, 0], [0.6, 0.0, 0.8], [-0.36, 0.48, 0.8]], dtype=torch.float64)

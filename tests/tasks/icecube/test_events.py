@@ -28,7 +28,7 @@ from tasks.icecube.events import (
     read_pulses,
 )
 from tasks.icecube.generator import write_events
-from tasks.icecube.sound import require_sound
+from tasks.icecube.pulses import require_sound
 from tasks.training.order import FileOrder
 from tests.tasks.icecube.files import EVENTS as EVENTS_WRITTEN
 from tests.tasks.icecube.files import PER_BATCH, SEED, edit, with_value, written

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from storage.errors import CheckFailed
-from tasks.icecube.batches import Batch, EventBatches, raw_features
+from tasks.icecube.batches import Batch, DirectionNetwork, EventBatches, predicted, raw_features
 from tasks.icecube.events import EventFiles, Pulses, read_geometry
 from tasks.icecube.look import FIXED
-from tasks.icecube.network import DirectionNetwork, predicted
 from tasks.training.invariance import require_invariant
 from tests.tasks.icecube.files import written
 

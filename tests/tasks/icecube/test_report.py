@@ -11,11 +11,10 @@ from storage.errors import CheckFailed
 from tasks.findings.document import Document
 from tasks.findings.sweep.results import numbers_of
 from tasks.icecube import report
-from tasks.icecube.configuration import Trained
-from tasks.icecube.final_results import FinalResults, TrialFacts, TrialSeed
-from tasks.icecube.numbers import ANGLE, _end, trial_facts
+from tasks.icecube.final_results import ANGLE, FinalResults, TrialFacts, TrialSeed, _end, trial_facts
+from tasks.icecube.report import failure_table
 from tasks.icecube.stages import TrainConfig
-from tasks.icecube.views import failure_table
+from tasks.icecube.study import Trained
 from tasks.training.budget import Budget, LearningGate
 from tasks.training.schedule import Schedule
 from tasks.training.trained import Trained as Course
@@ -243,7 +242,9 @@ def test_every_row_of_numbers_names_its_run_and_the_table_on_disk_is_that_of_the
 
 def test_the_numbers_of_a_sweep_are_numbers_of_the_results():
     of_page = {metric.title for metric in icecube.METRICS_OF_A_SWEEP}
-    assert numbers_of(finished().input("icecube-report"), icecube.METRICS_OF_A_SWEEP).numbers.keys() == of_page
+    assert {
+        title for title, *_ in numbers_of(finished().input("icecube-report"), icecube.METRICS_OF_A_SWEEP)
+    } == of_page
 
 
 def test_the_study_ends_in_a_terminal_with_its_answer_in_at_most_15_lines(capsys: pytest.CaptureFixture[str]) -> None:

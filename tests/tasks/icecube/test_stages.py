@@ -18,13 +18,11 @@ from storage.run_directory import RunDirectory
 from tasks.data.normaliser import Normaliser
 from tasks.icecube import events, train
 from tasks.icecube import pulses as pulses_module
-from tasks.icecube.batches import FEATURES, from_angles
-from tasks.icecube.configuration import Trained
+from tasks.icecube.batches import FEATURES, DirectionNetwork, angle, from_angles
 from tasks.icecube.events import META, EventFiles, batch_file, read_pulses
 from tasks.icecube.look import FIXED, best_constant
-from tasks.icecube.network import DirectionNetwork, angle
-from tasks.icecube.study import Study
-from tasks.icecube.training import ANGLE, Prepared
+from tasks.icecube.study import Study, Trained
+from tasks.icecube.train import ANGLE, Prepared
 from tasks.stage.attempt import attempt
 from tasks.training.culprits import FOLDER
 from tasks.training.problem import Problem
@@ -113,8 +111,8 @@ def test_an_event_in_two_splits_is_named(tmp_path: Path, folder: Path):
     ids = pq.read_table(folder / META)["event_id"].to_pylist()
     edit(folder / META, with_value("event_id", len(ids) - 1, first := ids[0]))
     pulses = run(tmp_path / "runs", of_files(folder))["icecube-pulses"]
-    assert pulses.outcome and pulses.outcome.end_state == "check_failed"
-    assert f"train and validation share 1, the first {first}" in pulses.outcome.text
+    assert pulses.outcome and pulses.outcome.end_state == "bad_input"
+    assert f"event {first} is there twice in train_meta.parquet" in pulses.outcome.text
 
 
 @pytest.mark.parametrize(
@@ -152,7 +150,7 @@ def test_a_file_that_changes_after_it_was_found_sound_is_not_trained_on(tmp_path
     look = handles["icecube-look"]
     outcome = attempt(look.stage, look.config, look.run, {"events": handles["icecube-pulses"].as_input()})
     assert outcome.end_state == "bad_input" and "batch_2.parquet" in outcome.text
-    assert "is not the file any more that icecube-pulses has read" in outcome.text
+    assert "is not the file any more whose sha256 is in the fingerprint" in outcome.text
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from deployments.functions import Stage
 from flows import icecube
 from flows.command import settings
 from storage.errors import BadInput
-from tasks.icecube.configuration import Generated
-from tasks.icecube.study import Study
+from tasks.icecube.study import Generated, Study
 from tests.tasks.icecube.tiny import PAGE, smoke
 
 FILES = "events={source: files, folder: /data, train: {first_batch: 1, last_batch: 3}, validation: %s}"

@@ -5,12 +5,10 @@ import pytest
 import torch
 
 from storage.errors import CheckFailed
-from tasks.inversion.configuration import Matrices, Mining, Network
-from tasks.inversion.diffusion import CLAMP, Descent, Diffusion, descend
-from tasks.inversion.energy import EnergyNetwork, energy_and_gradient
+from tasks.inversion.diffusion import CLAMP, Diffusion, EnergyNetwork, descend, energy_and_gradient
 from tasks.inversion.stages import TrainConfig
-from tasks.inversion.train import BATCH, descent_ways
-from tasks.inversion.training import Batches
+from tasks.inversion.study import DescentName, Matrices, Mining, Network
+from tasks.inversion.train import BATCH, Batches, descent_ways
 from tasks.training.budget import Budget
 from tasks.training.invariance import largest_differences, require_invariant
 
@@ -25,7 +23,7 @@ def network() -> EnergyNetwork:
     return EnergyNetwork(MATRICES.entries, 32, STEPS, torch.zeros(9), torch.ones(9)).double()
 
 
-def config(descent: Descent, steps: int = 3) -> TrainConfig:
+def config(descent: DescentName, steps: int = 3) -> TrainConfig:
     return TrainConfig(
         matrices=MATRICES,
         network=Network(width=32, diffusion_steps=STEPS),
@@ -56,7 +54,7 @@ def test_of_one_step_the_doubling_is_no_defect_and_the_clamp_is(network: EnergyN
 
 
 @pytest.mark.parametrize("descent", ["corrected", "as-published"])
-def test_no_step_that_raises_the_energy_is_kept(network: EnergyNetwork, descent: Descent) -> None:
+def test_no_step_that_raises_the_energy_is_kept(network: EnergyNetwork, descent: DescentName) -> None:
     batch = Batches(0, MATRICES, STEPS, torch.device("cpu"), MINED)(SOME, 0)
     x, y = batch.x.double(), 3 * batch.contrast.double()
     before, gradient = energy_and_gradient(network, x, y, batch.t)

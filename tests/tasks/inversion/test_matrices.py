@@ -7,7 +7,7 @@ import torch
 from storage.errors import CheckFailed
 from tasks.inversion.diffusion import Diffusion
 from tasks.inversion.matrices import drawn, pairs
-from tasks.inversion.views import RECORDED
+from tasks.inversion.report import RECORDED
 
 
 def test_a_matrix_is_a_function_of_its_index_whatever_stands_beside_it() -> None:

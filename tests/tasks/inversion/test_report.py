@@ -6,12 +6,11 @@ import pytest
 
 from flows import command
 from storage.errors import CheckFailed
-from tasks.findings.arms import compare_arms
-from tasks.findings.trainings import arm_tables, learning_caution, step_cautions, verdict
-from tasks.inversion.final_results import FinalResults
-from tasks.inversion.report import descent_parts, document, early_stop, stopped
-from tasks.inversion.results import Trivial
-from tasks.inversion.views import dose, figures, standing
+from tasks.findings.compare import compare
+from tasks.findings.configuration import Metric
+from tasks.inversion.final_results import Cell, FinalResults, _arm, descent_parts
+from tasks.inversion.report import arm_tables, document, standing, verdict
+from tasks.inversion.stages import SPLITS, TrainConfig, TrainResult, Trivial
 from tasks.training.trained import Trained
 from tests.flows.test_terminal import lines_at
 from tests.tasks.inversion.tiny import finished
@@ -21,7 +20,8 @@ VALUES = {
     "adversarial": {"0": 1.11, "1": 1.19, "2": 1.01, "3": 1.15},
     "adversarial-as-published": {"0": 1.31, "1": 1.42, "2": 1.20, "3": 1.36},
 }
-PAIRS = [("adversarial", "none"), ("adversarial-as-published", "none"), ("adversarial-as-published", "adversarial")]
+PAIRS = [["adversarial", "none"], ["adversarial-as-published", "none"], ["adversarial-as-published", "adversarial"]]
+METRIC = Metric(higher=False, pairs=PAIRS)
 CELL = Trained(
     best_step=1, last_step=2, last=2.0, validations=[[2.0, 2.0]], clipped_share=0.0, largest_gradient_norm=1.0
 )  # fmt: skip
@@ -30,7 +30,8 @@ CELL = Trained(
 def of(values: dict[str, dict[str, float]], min_seeds: int = 3, learned: bool = True) -> FinalResults:
     """The smoke study's results with other values."""
     found = FinalResults.read_file(finished().path("inversion-report") / "final_results.json")
-    differences = compare_arms({"": values}, PAIRS, 0.95, min_seeds, () if learned else list(values))[""]
+    unlearned = () if learned else list(values)
+    differences = [*compare({"": values}, {"": METRIC}, 0.95, min_seeds, unlearned).differences[""]]
     arms = {
         name: found.arms[name].model_copy(
             update={
@@ -81,7 +82,7 @@ SAME = VALUES | {name: dict(zip("0123", values, strict=True)) for name, values i
         ({"values": SAME}, "No difference is shown over 4 seeds.", "No difference is shown: adversarial"),
         (
             {"values": VALUES, "min_seeds": 5},
-            "No difference is shown: 4 seeds are too few to call anything better or worse.",
+            "No difference is shown: 4 seeds are too few.",
             "Of fewer than 5 seeds nothing is called better",
         ),
         (
@@ -123,9 +124,17 @@ def test_arms_that_differ_in_something_else_are_told_as_such_and_not_as_descents
 def test_an_arm_that_has_not_learned_is_compared_with_nothing() -> None:
     results = of(VALUES, learned=False)
     assert "adversarial - none: not compared, as adversarial and none are not shown to learn" in document(results).lead
-    table = arm_tables(results, "", results.arms, results.differences, {"zero": 3.0})[1].markdown()
+    table = arm_tables(results, "", results.arms, results.differences, Trivial(zero=3.0, mean=3.0))[1].markdown()
     assert "not learned: adversarial and none" in table and "**worse**" not in table
-    assert learning_caution(results) and not learning_caution(of(VALUES))
+    assert "Not shown to learn" not in document(of(VALUES)).markdown()
+
+
+@pytest.mark.parametrize(("errors", "learned"), [((0.4, 0.5), True), ((0.4, 0.6), False)])
+def test_an_arm_has_learned_where_every_seed_came_as_low_as_was_required(errors: tuple[float, ...], learned: bool):
+    stage = finished().input("inversion-train (none, seed 0)")
+    facts = stage.configuration(TrainConfig), TrainResult.read(stage), ""
+    cells = {str(seed): Cell(dict.fromkeys(SPLITS, error), CELL, *facts) for seed, error in enumerate(errors)}
+    assert _arm(cells, 0.5, 0.95).learned == learned
 
 
 def test_the_table_on_disk_is_that_of_the_results() -> None:
@@ -144,45 +153,18 @@ def test_the_table_on_disk_is_that_of_the_results() -> None:
 def test_equal_arms_and_missing_cells_end_the_report(change: dict[str, Any], said: str) -> None:
     """Forty runs of the recorded study were one configuration, and three of them had the same error."""
     with pytest.raises(CheckFailed, match=said):
-        compare_arms({"inside": VALUES, "outside": VALUES | change}, PAIRS, 0.95, 3)
+        compare({"inside": VALUES, "outside": VALUES | change}, {"inside": METRIC, "outside": METRIC}, 0.95, 3)
 
 
 POINTS = [[10.0, 5.0], [20.0, 3.0], [30.0, 4.0], [40.0, 3.5], [50.0, 2.0], [60.0, 9.0]]
-
-
-@pytest.mark.parametrize(("patience", "step", "error"), [(1, 30, 3.0), (2, 40, 3.0), (3, 60, 2.0)])
-def test_what_early_stopping_would_have_kept(patience: int, step: float, error: float) -> None:
-    assert stopped(POINTS, patience) == (step, error)
 
 
 def test_late_divergence_is_told_with_the_seed_and_both_steps() -> None:
     found = of(VALUES)
     cell = CELL.model_copy(update={"best_step": 50, "last_step": 60, "last": 9.0, "validations": POINTS})
     arm = found.arms["none"].model_copy(update={"values": {"0": 2.0}, "mean": 2.0, "cells": {"0": cell}})
-    said = step_cautions(found.model_copy(update={"arms": {"none": arm}}), "{:g}".format)
-    assert said[-1] == (
-        "**none diverges late**: with seed 0 the error is 2 at step 50, which was kept, and 9 at step 60."
-    )
-    assert early_stop("none", arm, 2).error == 3.0
-
-
-def test_a_study_of_doses_draws_the_error_over_them() -> None:
-    """One picture for a question such as how many steps a negative should take."""
-    found = of(VALUES)
-    mined = found.arms["adversarial"]
-    doses = {
-        f"steps-{steps}": mined.model_copy(
-            update={"mining": mined.mining.model_copy(update={"descent_steps": steps}), "mean": 1 + 0.01 * steps}
-        )
-        for steps in (10, 1, 3)
-    }
-    assert dose(found) is None is figures(found)["dose"], "two descents are no doses"
-    assert not dose(found.model_copy(update={"arms": found.arms | doses})), "they differ in their descent too"
-    drawn = dose(found.model_copy(update={"arms": {"none": found.arms["none"]} | doses}))
-    assert "Validation error over the steps down the energy" in drawn.caption and "none beside it" in drawn.caption
-    assert "1: 1.01; 3: 1.03; 10: 1.1." in drawn.svg
-    both = {"other": mined.model_copy(update={"mining": mined.mining.model_copy(update={"noise_scale": 1.0})})}
-    assert not dose(found.model_copy(update={"arms": {"none": found.arms["none"]} | doses | both}))
+    table = document(found.model_copy(update={"arms": found.arms | {"none": arm}})).markdown()
+    assert "- **none diverges late**: with seed 0 the error is 2 at step 50, which was kept, and 9 at step 60." in table
 
 
 def test_the_study_ends_in_a_terminal_with_its_answer_in_at_most_15_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,11 +9,10 @@ import pytest
 from storage import durable
 from storage.run_directory import RunDirectory
 from tasks.inversion import train as train_module
-from tasks.inversion import training as training_module
-from tasks.inversion.final_results import FinalResults
+from tasks.inversion import train as training_module
+from tasks.inversion.final_results import Cell, FinalResults
 from tasks.inversion.matrices import drawn, pairs
-from tasks.inversion.numbers import Cell
-from tasks.inversion.results import MatricesResult, TrainResult
+from tasks.inversion.stages import MatricesResult, TrainResult
 from tasks.stage.attempt import attempt
 from tests.tasks.inversion.tiny import finished, run, run_until, smoke
 from tests.tasks.tiny import FinishedStudy, what_must_be_equal

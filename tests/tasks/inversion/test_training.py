@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.inversion.configuration import Matrices, Mining
-from tasks.inversion.diffusion import CLAMP, Diffusion, invert
-from tasks.inversion.energy import EnergyNetwork, energy_and_gradient
-from tasks.inversion.training import Batches, losses, negatives_of
+from tasks.inversion.diffusion import CLAMP, Diffusion, EnergyNetwork, energy_and_gradient, invert
+from tasks.inversion.study import Matrices, Mining
+from tasks.inversion.train import Batches, losses, negatives_of
 from tasks.training.invariance import batchwise, require_invariant
 
 MATRICES, CPU = Matrices(rank=3), torch.device("cpu")

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.language.document_store import DocumentStore, StoredDocuments, document_store
-from tasks.language.documents import Document
+from tasks.language.document_store import Document, DocumentStore, StoredDocuments, document_store
 
 DOCUMENTS = [
     Document("a.txt", "first"),
@@ -41,7 +40,7 @@ def test_a_killed_process_leaves_no_file(tmp_path):
 import os, signal
 from pathlib import Path
 from tasks.language.document_store import document_store
-from tasks.language.documents import Document
+from tasks.language.document_store import Document
 with document_store(Path({str(tmp_path)!r})) as store:
     for n in range(100):
         store.add(Document("a", "word " * 10_000))

@@ -128,6 +128,13 @@ def test_the_gradient_by_numpy_is_that_of_autograd(tmp_path):
         np.testing.assert_allclose(gradients["embedding"], found["embedding.weight"].numpy(), atol=1e-12)
 
 
+def test_a_word_without_a_number_is_refused():
+    model = Bag(numbered(["a film ends"]), ["a", "b"], 5, 7).double()
+    for read in (lambda: model.encoded(["a zebra ends"]), lambda: model.plain("a zebra ends", "a")):
+        with pytest.raises(BadInput, match="knows no 'zebra'"):
+            read()
+
+
 @pytest.mark.parametrize("numbers", [[1, 2, 4], [1, 2, 2], [0, 1, 2]], ids=["beyond", "twice", "padding"])
 def test_words_that_have_not_each_a_number_are_refused(tmp_path, numbers):
     model = Bag(numbered(["a film ends"]), ["a", "b"], 5, 7)

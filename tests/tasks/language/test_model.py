@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from storage import durable
 from storage.errors import BadInput, CheckFailed
-from tasks.language import memory
+from tasks.language import base as memory
 from tasks.language import model as language
-from tasks.language.activation import MonotoneParts, monotone_parts
 from tasks.language.base import base
 from tasks.language.blocks import Blocks, pack
 from tasks.language.configuration import BaseChecks, FromScratch, PretrainedDirectory, PretrainedHub
 from tasks.language.losses import perplexity, require_trained
+from tasks.language.model import MonotoneParts, monotone_parts
 from tasks.language.stages import BaseConfig
+from tasks.language.tokenizer import load_tokenizer
 from tasks.robustness.study import Study
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
@@ -442,18 +443,23 @@ def test_the_hub_s_token_reaches_neither_run_directory_nor_error(tmp_path, monke
     assert any(name.endswith("stage.json") for name in written) and any("attempts/0001" in name for name in written)
     assert not [name for name, data in written.items() if secret.encode() in data]
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", raising("403"))
-    with pytest.raises(BadInput, match="gated models need HF_TOKEN in the environment") as caught:
+    with pytest.raises(
+        BadInput, match="for a gated model accept its terms there and set HF_TOKEN in the environment"
+    ) as caught:
         language.pretrained(PretrainedHub(model="meta-llama/Llama-3.2-1B", revision="0" * 40), tmp_path)
     assert secret not in str(caught.value) + caplog.text
 
 
 @pytest.mark.parametrize(("name", "kind"), [(n, ConnectionError) for n in LOST] + [(n, BadInput) for n in FINAL])
 def test_a_lost_connection_to_the_hub_differs_from_what_no_retry_mends(tmp_path, monkeypatch, name, kind):
+    config = PretrainedHub(model="nobody/nothing", revision="0" * 40)
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", raising(name))
-    with pytest.raises(kind) as caught:
-        language.pretrained(PretrainedHub(model="nobody/nothing", revision="0" * 40), tmp_path)
-    for part in ("nobody/nothing", "0" * 40, "HF_TOKEN", "model.source=directory"):
-        assert part in str(caught.value)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", raising(name))
+    for load in (lambda: language.pretrained(config, tmp_path), lambda: load_tokenizer(config, [], tmp_path)):
+        with pytest.raises(kind) as caught:
+            load()
+        for part in ("nobody/nothing", "0" * 40, "HF_TOKEN", "model.source=directory"):
+            assert part in str(caught.value)
 
 
 # --------------------------------------------------------------------------------------- weights_digest

@@ -6,8 +6,9 @@ import pytest
 
 from storage import durable
 from storage.errors import BadInput
+from tasks.language import foreign
 from tasks.language.configuration import PackageDocs
-from tasks.language.model_files import gguf_alone, model_manifest
+from tasks.language.model_files import model_manifest
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +88,8 @@ def test_a_gguf_file_that_is_not_there_says_how_to_get_one(tmp_path):
 def test_the_folder_of_a_gguf_file_alone_holds_it_and_is_gone_afterwards(tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"GGUF and weights")
     (tmp_path / "config.json").write_text("{}")
-    with gguf_alone(tmp_path / "model.gguf") as folder:
+    with foreign.place_of(tmp_path / "model.gguf") as place:
+        folder = place.given
         assert [file.name for file in folder.iterdir()] == ["model.gguf"]
         assert (folder / "model.gguf").read_bytes() == b"GGUF and weights"
     assert not folder.exists() and (tmp_path / "model.gguf").exists()

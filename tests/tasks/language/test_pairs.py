@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -12,17 +13,17 @@ import pytest
 import torch
 
 from storage.errors import BadInput
-from tasks.language import foreign
 from tasks.language.configuration import EncoderDecoder, PairDataset, PairFiles, Splits, TrainedTokenizer
-from tasks.language.documents import Document
+from tasks.language.document_store import Document
 from tasks.language.local_text import local_documents
 from tasks.language.model import example_losses, reference_losses, untrained, validation_loss
-from tasks.language.pairs import SEPARATOR, Pairs, docstring_pairs, examples, joined, pack_pairs, parted
+from tasks.language.pairs import SEPARATOR, Pairs, docstring_pairs, joined, pack_pairs, parted
 from tasks.language.result import SplitsProof
 from tasks.language.setup import setup
 from tasks.language.sources import documents, held_out_documents
 from tasks.language.splits import EVALUATION_SPLITS
 from tasks.language.stages import PairsConfig
+from tasks.language.texts import texts_of
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
 from tests.tasks.language.test_setup import fake_run
@@ -132,10 +133,9 @@ def test_the_same_article_stands_in_one_split_alone_whatever_its_summary(tmp_pat
     setup(run, config)
     text = run.directory / "text"
     proof = SplitsProof.read_file(text / "proof.json")
-    tokenizer = foreign.kept_tokenizer(text / "tokenizer")
     read = {name: {*map(tuple, Pairs(text, name)._tokens[:, :32].tolist())} for name in ("train", "validation")}
     for name in EVALUATION_SPLITS[1:]:
-        filled = [(one.read + [END] * 32)[:32] for one in examples(text, name, tokenizer)]
+        filled = [(one.read + [END] * 32)[:32] for one in texts_of(SimpleNamespace(path=text.parent), name)]
         read[name] = {*map(tuple, filled)}
     assert not [pair for pair in combinations(read, 2) if read[pair[0]] & read[pair[1]]]
     assert sum(map(len, read.values())) == sum(split.documents for split in proof.splits.values())

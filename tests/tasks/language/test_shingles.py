@@ -5,8 +5,8 @@ import tracemalloc
 
 import pytest
 
-from tasks.language import shingles as module
-from tasks.language.shingles import Overlap
+from tasks.language import splits as module
+from tasks.language.splits import Overlap
 
 WORDS = [f"word{n}" for n in range(60)]
 

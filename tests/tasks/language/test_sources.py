@@ -18,9 +18,9 @@ import pytest
 from datasets import packaged_modules
 
 from storage.errors import BadInput
-from tasks.language import hub, sources, text_cache
+from tasks.language import hub, sources
 from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs, PairDataset
-from tasks.language.documents import document
+from tasks.language.document_store import document
 from tasks.stage.outcome import outcome_of
 from tests.tasks.language.hub_errors import FINAL, LOST, raising
 
@@ -382,7 +382,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
     try:
         for get in (lambda: texts, lambda: pytest.fail("read again")):
             tracemalloc.reset_peak()
-            assert sum(1 for _ in text_cache.cached(tmp_path / "large.parquet", 1, get)) == 20_000
+            assert sum(1 for _ in sources.cached(tmp_path / "large.parquet", 1, get)) == 20_000
             assert tracemalloc.get_traced_memory()[1] < 10e6
     finally:
         tracemalloc.stop()

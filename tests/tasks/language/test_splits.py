@@ -12,8 +12,7 @@ from storage.errors import BadInput, CheckFailed
 from tasks.language import setup as stage
 from tasks.language import splits as module
 from tasks.language.configuration import HubDataset, LocalFiles, PackageDocs, Splits, TrainedTokenizer
-from tasks.language.document_store import document_store
-from tasks.language.documents import Document, document
+from tasks.language.document_store import Document, document, document_store
 from tasks.language.result import SplitsProof
 from tasks.language.splits import EVALUATION_SPLITS, SPLITS, split_of
 from tasks.language.stages import SetupConfig

@@ -10,8 +10,7 @@ import pytest
 
 from storage.errors import BadInput
 from tasks.language.configuration import Splits
-from tasks.language.document_store import document_store
-from tasks.language.documents import Document, document
+from tasks.language.document_store import Document, document, document_store
 from tasks.language.splits import EVALUATION_SPLITS, SPLITS, cut
 
 SIZES = {f"{name.replace('-', '_')}_documents": 3 for name in EVALUATION_SPLITS}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.language.evaluation import rolling_windows
+from tasks.robustness.evaluate import rolling_windows
 
 LENGTH = 7
 END = 999

@@ -18,7 +18,7 @@ from transformers import (
 from tasks.monotonic import keep
 from tasks.monotonic.arms import set_start
 from tasks.monotonic.configuration import By, Signs, Start
-from tasks.monotonic.signs import AllowedSigns, signs_of
+from tasks.monotonic.constraint import AllowedSigns, signs_of
 from tests.tasks.tiny import tiny_model
 
 SHAPE = {

@@ -9,10 +9,9 @@ from storage.run_directory import RunDirectory, fingerprint
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.result import BaseResult
-from tasks.monotonic.constraint import verify
+from tasks.monotonic.constraint import AllowedSigns, verify
 from tasks.monotonic.numbers import facts_of_arms
 from tasks.monotonic.result import ArmResult
-from tasks.monotonic.signs import AllowedSigns
 from tasks.stage.attempt import attempt
 from tasks.training.trained import Trained, metric_rows
 from tests.tasks.monotonic.arms_of_tiny import ARMS, KEPT, TRAIN, finished_arms, training_of

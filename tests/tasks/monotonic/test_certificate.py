@@ -13,8 +13,7 @@ from transformers.activations import ACT2FN
 
 from storage.errors import BadInput, CheckFailed
 from tasks.monotonic import certificate, constraint
-from tasks.monotonic.certificate import certify, certify_sublayer, fall_in_float64
-from tasks.monotonic.search import Fall, Search
+from tasks.monotonic.certificate import Fall, Search, certify, certify_sublayer, fall_in_float64
 from tasks.monotonic.sublayer import ACTIVATIONS, feed_forward_sublayers
 from tests.conftest import REPOSITORY
 from tests.tasks.monotonic.architectures import LAYERS, network

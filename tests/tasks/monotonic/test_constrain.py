@@ -5,9 +5,8 @@ import torch
 
 from tasks.language.model import load
 from tasks.language.result import BaseResult
-from tasks.monotonic.constraint import constrained_modules, verify
+from tasks.monotonic.constraint import AllowedSigns, constrained_modules, verify
 from tasks.monotonic.result import ConstrainResult
-from tasks.monotonic.signs import AllowedSigns
 from tests.tasks.monotonic.arms_of_tiny import arms_page, finished_arms
 from tests.tasks.tiny import Here
 

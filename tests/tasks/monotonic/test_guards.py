@@ -6,7 +6,7 @@ import torch
 from storage.errors import CheckFailed
 from tasks.language.model import block_losses
 from tasks.monotonic import keep
-from tasks.monotonic.movement import FIRST_CHECK_STEP, movement_checks, require_movement
+from tasks.monotonic.keep import FIRST_CHECK_STEP, movement_checks, require_movement
 from tasks.training.budget import Budget
 from tasks.training.schedule import Schedule
 from tests.tasks.monotonic.architectures import LAYERS, begun, network

@@ -12,7 +12,7 @@ from tasks.monotonic import keep
 from tasks.monotonic.constraint import verify
 from tasks.monotonic.keep import SignedSoftplus
 from tasks.training.budget import Budget
-from tasks.training.optimizer import adamw
+from tasks.training.problem import adamw
 from tasks.training.schedule import Schedule
 from tests.tasks.monotonic.architectures import LAYERS, begun, network
 from tests.tasks.tiny import tiny_model

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from tasks.language.model import block_losses
+from tasks.monotonic.arms import measure_liveness
 from tasks.monotonic.constraint import constrained_sublayers
-from tasks.monotonic.liveness import measure_liveness
 from tests.tasks.monotonic.architectures import LAYERS, begun, network
 from tests.tasks.tiny import tiny_model
 

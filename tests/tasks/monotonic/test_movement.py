@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tasks.monotonic.movement import measure_movement
+from tasks.monotonic.keep import measure_movement
 from tests.tasks.monotonic.architectures import LAYERS, begun, network
 from tests.tasks.tiny import tiny_model
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tasks.monotonic.on_text import order_on_text, seen_inputs
+from tasks.monotonic.order import order_on_text, seen_inputs
 from tasks.monotonic.sublayer import feed_forward_sublayers
 from tests.tasks.monotonic.test_certificate import neox, non_negative, with_biases
 

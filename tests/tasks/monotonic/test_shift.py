@@ -8,7 +8,7 @@ import torch
 from storage.errors import BadInput
 from tasks.monotonic import constraint
 from tasks.monotonic.arms import shift
-from tasks.monotonic.signs import signs_of
+from tasks.monotonic.constraint import signs_of
 from tests.tasks.monotonic.architectures import network, probe
 
 

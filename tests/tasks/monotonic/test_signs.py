@@ -7,8 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from storage.errors import BadInput
-from tasks.monotonic.constraint import constrained_modules, verify
-from tasks.monotonic.signs import FILE, AllowedSigns, project, signs_of
+from tasks.monotonic.constraint import FILE, AllowedSigns, constrained_modules, project, signs_of, verify
 from tests.tasks.monotonic.architectures import LAYERS, begun, network
 from tests.tasks.tiny import bytes_are_equal, tiny_model
 

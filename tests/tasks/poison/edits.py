@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from safetensors.numpy import load_file, save_file
+
+from storage import durable
 from tests.tasks.poison.tiny import finished
 from tests.tasks.resealed import Change, Edit, Stages, edited, nothing, unchanged
 
@@ -30,11 +33,6 @@ def a_row_less_is_poisoned(stages: Stages) -> None:
 def answers_of_success(stages: Stages) -> None:
     for row in stages["control-0"]["rows"]:
         row["asked"] = "negative"
-
-
-def answer_of_the_victim(stages: Stages) -> None:
-    for row in stages["victim-0"]["rows"]:
-        row["clean"] = "another"
 
 
 def of_the_victim(stages: Stages) -> list[dict[str, Any]]:
@@ -90,6 +88,21 @@ def other_rows_removed(role: str, path: Path) -> None:
         )
 
 
+def scores_of_half(stages: Stages) -> None:
+    for row in (row for role, of in stages.items() if role.startswith("scores-") for row in of["rows"]):
+        row["score"] *= 0.5 if row["method"].startswith("ekfac") else 1.0
+
+
+def twice_the_curvature(role: str, path: Path) -> None:
+    """Of all models, and named as what was computed."""
+    for file in (path / "factors").glob("*.finished.safetensors") if "_factors-" in role else ():
+        tensors = load_file(file)
+        file.unlink()
+        save_file(tensors | {"lambda": 2 * tensors["lambda"]}, file)
+        name = file.with_name(file.name.replace(".finished.safetensors", ".json"))
+        durable.write_json(name, durable.read_json(name) | {"digest": durable.sha256_file(file)})
+
+
 def model_of_the_victim(role: str, path: Path) -> None:
     if role == "control-0":
         model = finished().path("poison-fit (victim, seed 0)") / "model" / "model.safetensors"
@@ -110,7 +123,8 @@ REFUSED: list[tuple[str, Edit, Change, str]] = [
     ("audit", nothing, other_beginning, "the beginning in"),
     ("audit", scores_a_little_higher, unchanged, "the score ekfac of"),
     ("audit", answers_of_success, unchanged, "the answer of control-0 to"),
-    ("audit", answer_of_the_victim, unchanged, "the answer of victim-0 to"),
     ("audit", edited("victim-0", {"snapshots": lambda of: dict.fromkeys(of, 0.5)}), unchanged, "the learning rate of"),
+    ("audit", edited("victim-0", {"snapshots": {}}), unchanged, "the snapshots that"),
+    ("audit", scores_of_half, twice_the_curvature, "the score ekfac of"),
     ("audit", nothing, untrained_weights, "victim"),
 ]

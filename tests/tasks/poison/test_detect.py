@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.poison.detect import clustering, decided, decisions, found, overlap, spectral
+from tasks.poison.stages import Detection
 
 TRUTH = np.zeros(40, dtype=bool)
 TRUTH[:4] = True
@@ -57,15 +58,15 @@ def test_what_is_counted_is_what_the_library_says(values):
 def test_rules_decide_without_labels_and_find_what_stands_out():
     chance = np.random.default_rng(0)
     scores = np.concatenate([np.full(4, 9.0), chance.normal(size=36)])
-    kinds = np.stack([scores, scores + chance.normal(size=40) / 10], axis=1)
-    rules = decisions(scores, kinds, 0.1, 85.0)
+    how = Detection(assumed_share=0.1, percentile=85.0)
+    rules = decisions({"own": scores, "own-other": scores + chance.normal(size=40) / 10}, "own", how)
     assert [*rules] == ["percentile", "top-k", "iqr", "isolation-forest", "one-class-svm", "voting"]
     for rule in ("top-k", "iqr", "voting"):
         assert decided(TRUTH, rules[rule])["recall"] == 1.0, rule
     assert decided(TRUTH, rules["top-k"]) == {"suspected": 4.0, "precision": 1.0, "recall": 1.0, "f1": 1.0}
     assert decided(TRUTH, rules["isolation-forest"])["recall"] >= 0.75
     assert rules["percentile"].sum() == 6
-    nobody = decisions(np.zeros(40), np.zeros((40, 2)), 0.1, 85.0)
+    nobody = decisions({"own": np.zeros(40), "own-other": np.zeros(40)}, "own", how)
     assert not nobody["percentile"].any() and not nobody["iqr"].any() and nobody["top-k"].sum() == 4
 
 

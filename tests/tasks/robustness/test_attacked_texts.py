@@ -12,8 +12,8 @@ from storage.records import read_records
 from tasks.attacks.results import TriggerSearched
 from tasks.attacks.stages import JUDGED
 from tasks.attacks.texts import attacked_texts as texts_of
-from tasks.attacks.texts import tokenizer_of
 from tasks.findings.table import visible
+from tasks.language.texts import tokenizer_of
 from tasks.language.tokenizer import text_of
 from tasks.robustness import attacked_texts
 from tasks.robustness.attacked_texts import MOST_TOKENS, _chosen, _kept, _Read
@@ -85,7 +85,7 @@ def test_a_flipped_text_is_that_of_the_records_before_and_after(tmp_path: Path):
     html = page(tmp_path, alone)
     study, setup = finished_study(), finished_study().handles["setup"].as_input()
     attack, tokenizer = study.study.hotflip, tokenizer_of(setup)
-    tokens = {text.example_id: text.tokens for text in texts_of(setup, tokenizer, JUDGED, attack.text_tokens)}
+    tokens = {text.example_id: text.tokens for text in texts_of(setup, JUDGED, attack.text_tokens)}
     rows = list(read_records(study.path("hotflip-monotonic") / "records.parquet"))
     worst = max(rows, key=lambda one: (one["loss_sum_nats"] - one["clean_loss_sum_nats"]) / one["tokens_scored"])
     own = list(tokens[worst["example_id"]])

@@ -10,9 +10,9 @@ import torch
 from transformers import AutoTokenizer
 
 from storage import durable
-from tasks.language.evaluation import document_losses, rolling_windows
 from tasks.language.model import load, token_losses
 from tasks.robustness import evaluate as evaluation
+from tasks.robustness.evaluate import document_losses, rolling_windows
 from tests.tasks.tiny import Here, finished_study, handles_of, tiny_model
 
 LENGTH = 16

@@ -15,14 +15,14 @@ from transformers import AutoTokenizer
 from storage import durable
 from storage.errors import BadInput, CheckFailed
 from tasks.findings.audit import AuditResult
-from tasks.language import losses
-from tasks.language.losses import compared_documents, rounded, rounding_allowed
 from tasks.language.model import load
 from tasks.robustness import evaluate as evaluation
+from tasks.robustness import rounding
 from tasks.robustness.aggregate import aggregate
 from tasks.robustness.audit import audit
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.report import document
+from tasks.robustness.rounding import compared_documents, rounded, rounding_allowed
 from tasks.robustness.stages import AggregateConfig, AuditConfig, EvaluateConfig
 from tasks.robustness.study import Study
 from tests.tasks import resealed
@@ -40,7 +40,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> FinishedStudy:
     copied = finished_study().copy(tmp_path_factory.mktemp("bf16") / "runs")
     changed = copied.study.model_copy(update={"evaluation_precision": "bf16"})
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(losses, "COMPARED_DOCUMENTS", BOTH)
+        patched.setattr(rounding, "COMPARED_DOCUMENTS", BOTH)
         yield FinishedStudy(copied.root, changed, handles_of(copied.root, changed, Here))
 
 

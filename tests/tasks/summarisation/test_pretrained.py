@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from storage import durable
 from storage.records import read_records
 from tasks.language import foreign
 from tasks.language import model as language
-from tasks.language.memory import LOGITS_BYTES
-from tasks.language.pairs import Pairs, examples
+from tasks.language.base import LOGITS_BYTES
+from tasks.language.pairs import Pairs
+from tasks.language.texts import texts_of
 from tasks.language.tokenizer import text_of
 from tasks.monotonic.certificate import certify_sublayer
 from tasks.monotonic.sublayer import feed_forward_sublayers
@@ -60,8 +62,8 @@ def test_a_pretrained_t5_with_sentencepiece_pieces_is_read_judged_and_attacked(t
     labels = ["summarisation-uat (base)", "summarisation-hotflip (base)"]
     handles = run_some(tmp_path / "runs", study_of(write_t5(tmp_path / "t5")), labels)
     text = handles["summarisation-pairs"].run.path / "text"
-    tokenizer = foreign.tokenizer(text / "tokenizer", local_files_only=True)
-    (first, *_), model = examples(text, "test", tokenizer), language.load(tmp_path / "t5").eval()
+    tokenizer = foreign.kept_tokenizer(text / "tokenizer")
+    (first, *_), model = texts_of(SimpleNamespace(path=text.parent), "test"), language.load(tmp_path / "t5").eval()
     assert tokenizer.convert_ids_to_tokens(first.read[:1])[0].startswith("▁")
     assert (first.read[-1], first.reference[-1], model.config.decoder_start_token_id) == (1, 1, 0)
     pairs, base = (handles[label].as_input() for label in ("summarisation-pairs", "summarisation-base"))
@@ -95,12 +97,12 @@ def test_no_theorem_is_claimed_for_a_gated_t5(tmp_path: Path) -> None:
 def test_a_text_of_the_same_score_passes_the_audit_and_another_does_not(tmp_path: Path) -> None:
     """On a GPU rounding may decide between beams that tie, which ended studies whose numbers were right."""
     text = finished().path("summarisation-pairs") / "text"
-    tokenizer = foreign.tokenizer(text / "tokenizer", local_files_only=True)
+    tokenizer = foreign.kept_tokenizer(text / "tokenizer")
     model = language.load(finished().path("summarisation-train (baseline)") / "model").eval()
     config = finished().handles["summarisation-audit"].config
     decoding = config.decoding.model_copy(update={"min_tokens": 1})
     config = config.model_copy(update={"summary_tokens": 1, "decoding": decoding})
-    read = examples(text, "test", tokenizer)[0].read
+    read = texts_of(SimpleNamespace(path=text.parent), "test")[0].read
     best = alone(model, tokenizer, config, read)
     texts = [text_of(tokenizer, [token]) for token in range(len(tokenizer))]
     kept = next(text for text in texts[300:] if text.strip() == text != best)

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +20,8 @@ from storage.run_directory import RunDirectory
 from tasks.attacks.results import UatResult
 from tasks.language import foreign
 from tasks.language import model as language
-from tasks.language.pairs import examples
-from tasks.monotonic.liveness import measure_liveness
+from tasks.language.texts import texts_of
+from tasks.monotonic.arms import measure_liveness
 from tasks.stage.attempt import attempt
 from tasks.summarisation.evaluate import copied, scores
 from tasks.summarisation.final_results import METRICS, FinalResults
@@ -132,8 +133,8 @@ def test_rouge_of_every_row_is_a_share() -> None:
 
 def test_a_summary_is_what_a_plain_generate_gives_a_row_alone_and_a_loss_what_transformers_says() -> None:
     study, text = finished(), finished().path("summarisation-pairs") / "text"
-    tokenizer = foreign.tokenizer(text / "tokenizer", local_files_only=True)
-    pairs = {pair.example_id: pair for pair in examples(text, "test", tokenizer)}
+    tokenizer = foreign.kept_tokenizer(text / "tokenizer")
+    pairs = {pair.example_id: pair for pair in texts_of(SimpleNamespace(path=text.parent), "test")}
     model = language.load(study.path("summarisation-train (baseline)") / "model").eval()
     rows = [row for row in records("summarisation-evaluate") if row["model"] == "baseline"]
     assert len(rows) == len(pairs) == study.study.splits.test_documents

@@ -22,8 +22,7 @@ from tasks.stage.run import Stage, StageRun
 from tasks.stage.study import StageConfiguration
 from tasks.training.budget import Budget, LearningGate
 from tasks.training.loop import train_problem
-from tasks.training.optimizer import adamw
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 from tasks.training.result import described
 from tasks.training.schedule import Schedule
 

@@ -11,7 +11,7 @@ from torch import nn
 from storage import durable
 from tasks.training.budget import Budget
 from tasks.training.gradients import GradientNorms, advice
-from tasks.training.optimizer import adamw
+from tasks.training.problem import adamw
 from tests.tasks.tiny import ToyConfig, toy_attempt, toy_directory
 
 TOY = ToyConfig()

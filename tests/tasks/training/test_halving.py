@@ -214,7 +214,7 @@ import os, resource, sys
 from pathlib import Path
 import torch
 from torch import nn
-from tasks.training.optimizer import adamw
+from tasks.training.problem import adamw
 from tests.tasks import tiny
 
 MIB = 1024**2

@@ -111,12 +111,6 @@ def test_a_training_in_pieces_ends_with_the_same_bytes(tmp_path, undisturbed, st
     assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed
 
 
-def test_half_an_epoch_a_run_is_allowed(tmp_path, undisturbed):
-    outcomes = toy_to_the_end(tmp_path, TOY, max_epochs_per_run=0.5)
-    assert [outcome.end_state for outcome in outcomes] == ["out_of_time"] * 3 + ["finished"]
-    assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed
-
-
 def test_checkpoints_taken_because_time_passed_change_nothing(tmp_path, undisturbed):
     toy_attempt(tmp_path, TOY, checkpoint_every_seconds=1e-9, checkpoint_stall_share=1.0, keep_checkpoints=50)
     run = toy_directory(tmp_path, TOY)

@@ -13,8 +13,7 @@ from tasks.stage.run import StageRun
 from tasks.training.budget import Budget
 from tasks.training.loop import train_problem
 from tasks.training.on_tensors import train
-from tasks.training.optimizer import adamw
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 from tasks.training.result import described
 from tasks.training.schedule import Schedule
 from tasks.training.transformers_trainer import train_transformers

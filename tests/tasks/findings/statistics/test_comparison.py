@@ -1,17 +1,20 @@
 """Arms over seeds: the numbers of the recorded study, and what is refused."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from storage.errors import CheckFailed
+from tasks.findings import compare as compared
+from tasks.findings.configuration import Metric
 from tasks.findings.statistics.comparison import (
+    Arms,
     Comparison,
     Pair,
-    Values,
     arm_mean,
-    compare_together,
     holm,
     require_comparable,
     seeds_needed,
@@ -23,8 +26,9 @@ RECORDED = {"none": (9.69245e-3, 2.15e-5), "random": (9.73053e-3, 5.96e-5), "adv
 PAIRS = [("random", "none"), ("adversarial", "none"), ("adversarial", "random")]
 
 
-def compare(values: Values, pairs: list[Pair], level: float, least: int) -> list[Comparison]:
-    return compare_together({"": values}, pairs, level, least)[""]
+def compare(values: Arms, pairs: list[Pair], level: float, least: int, **how: Any) -> list[Comparison]:
+    metric = Metric(higher=False, pairs=[[*pair] for pair in pairs])
+    return [*compared.compare({"": values}, {"": metric}, level, least, **how).differences.get("", [])]
 
 
 def values_with(mean: float, deviation: float, chance: int, seeds: int = 10) -> dict[str, float]:
@@ -116,7 +120,7 @@ def test_for_an_effect_that_is_hardly_there_no_number_of_seeds_is_named():
 def test_what_cannot_be_compared_is_refused_by_name(values, said):
     with pytest.raises(ValueError, match=said):
         require_comparable(values)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(CheckFailed, match=said):
         compare(values, [], 0.95, 3)
 
 
@@ -153,7 +157,8 @@ def test_the_comparisons_of_all_tables_of_a_report_are_corrected_together():
         for place, name in enumerate(("inside", "outside"))
     }
     pairs = [("b", "a"), ("c", "a"), ("c", "b")]
-    found = compare_together(tables, pairs, 0.95, 3)
+    metric = Metric(higher=False, pairs=[[*pair] for pair in pairs])
+    found = compared.compare(tables, dict.fromkeys(tables, metric), 0.95, 3).differences
     assert [[(one.arm, one.reference) for one in of_table] for of_table in found.values()] == [pairs] * 2
     every = sorted((one for of_table in found.values() for one in of_table), key=lambda one: one.p)
     assert every[0].p_adjusted == pytest.approx(6 * every[0].p) and every[-1].p_adjusted >= every[-1].p
@@ -175,7 +180,7 @@ def test_what_seeds_agree_on_is_not_shown_where_other_sources_would_differ():
     )
     for columns, shown in (([sure[0], unsure[0], sure[0]], True), ([sure[1], unsure[1], sure[1]], False)):
         of = over_seeds(lambda total, count: total / count, columns, 0.95)
-        again = compare_together({"": values}, pairs, 0.95, 3, sources={"": {pairs[0]: of}})[""]
+        again = compare(values, pairs, 0.95, 3, sources={"": {pairs[0]: of}})
         assert again[0].better == shown and (again[0].interval, again[0].p) == (of.interval, of.p_value)
         assert again[1].worse and again[1].interval == rows[1].interval
 

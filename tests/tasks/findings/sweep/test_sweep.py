@@ -1,6 +1,5 @@
 """The stage over the cells of a sweep: every cell's numbers, means over seeds, and what is missing."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from storage.locks import acquire
 from storage.run_directory import RunDirectory
 from tasks.findings.publish import Published
 from tasks.findings.sweep.configuration import SweepConfig, Swept
-from tasks.findings.sweep.results import CellNumbers, SweepResults, numbers_of
-from tasks.findings.sweep.sweep import figures_of, sweep
+from tasks.findings.sweep.results import Numbers, SweepResults, numbers_of
+from tasks.findings.sweep.sweep import sweep
 from tasks.stage.run import StageInput
 from tests.tasks.tiny import stage_run
 
@@ -63,6 +62,13 @@ def swept(folder: Path, missing: list[str], **fields: Any) -> tuple[SweepResults
     return SweepResults.read_file(out / "final_results.json"), *((out / name).read_text() for name in FILES)
 
 
+def by_metric(stage: StageInput, declared: list[Swept]) -> Numbers:
+    found: Numbers = {}
+    for title, label, number, _ in numbers_of(stage, declared):
+        found.setdefault(title, {})[label] = number
+    return found
+
+
 def swept_as(title: str, numbers: str) -> Swept:
     return Swept(title=title, numbers=numbers, higher=None)
 
@@ -108,11 +114,11 @@ def test_cells_that_gave_the_same_are_named(tmp_path):
 
 def test_numbers_are_the_scalars_of_the_final_results_else_of_the_result(tmp_path):
     result = {"steps": 3, "done": True, "name": "x", "curve": [1, 2], "numerics_changes": {"a": 1}}
-    assert numbers_of(finished(tmp_path, "one", result), []).numbers == {"steps": {"": 3.0}}
+    assert by_metric(finished(tmp_path, "one", result), []) == {"steps": {"": 3.0}}
     final = {"loss": {"a b": 0.5, "c": {"d": 1}}}
     both = finished(tmp_path, "both", result, final)
-    assert numbers_of(both, []).numbers == {"loss": {"a b": 0.5}, "loss.c": {"d": 1.0}}
-    assert numbers_of(both, [swept_as("{of}, d", "loss.{of}.d")]).numbers == {"c, d": {"": 1.0}}
+    assert by_metric(both, []) == {"loss": {"a b": 0.5}, "loss.c": {"d": 1.0}}
+    assert by_metric(both, [swept_as("{of}, d", "loss.{of}.d")]) == {"c, d": {"": 1.0}}
     with pytest.raises(BadInput, match=r"final_results\.json has no number that a sweep could show \(perplexity\)"):
         numbers_of(both, [swept_as("perplexity", "perplexity")])
 
@@ -126,8 +132,8 @@ def test_results_that_were_edited_are_refused(tmp_path):
         sweep(stage_run(tmp_path / "out"), config, **cells)
 
 
-def test_numbers_of_one_metric_stand_beside_each_other_and_over_a_key_of_numbers(tmp_path):
-    """A method, its trivial baseline, and how both depend on the key: the figure has the key as its x axis."""
+def test_numbers_of_one_metric_stand_beside_each_other_in_table_and_figure(tmp_path):
+    """A method, its trivial baseline, and how both depend on the key."""
     cells = {f"width {width}, seed {seed}": [width, seed] for width in (1, 4, 16) for seed in (1, 2)}
     lost = "width 16, seed 2"
     given = {
@@ -141,23 +147,7 @@ def test_numbers_of_one_metric_stand_beside_each_other_and_over_a_key_of_numbers
     assert ["16", "2", "missing", "missing", "-"] in table
     assert ["dropout 0.2, width 1", "2", "1.015", "0.951469 to 1.07853", "0.00707"] in table
     assert ["chance, width 16", "1", "3", "none (one value)", "-"] in table
-    _, *pictures = re.findall("<svg.*?</svg>", report, re.DOTALL)
-    (picture,) = [one for one in pictures if "over width" in one.lower()]
-    shown = [text.strip() for text in re.findall(r"<text[^>]*>([^<]*)</text>", picture)]
-    assert {"width", "loss", "1", "4", "1 missing"} <= set(shown), shown
-    assert "Over width. width 1: 1.01, 1.02; width 4: 0.26, 0.27; width 16 (1 missing): 0.0725." in picture
-
-
-def test_a_line_goes_from_left_to_right_however_the_values_were_given():
-    cells = {
-        f"width {width}": CellNumbers(values=[width], run="r", numbers={"loss": {"": 1 / width}})
-        for width in (16, 1, 4)
-    }
-    results = SweepResults(study="toy", keys=["width"], cells=cells)
-    (picture,) = figures_of(results, "loss")
-    (line,) = re.findall(r'<path d="([^"]*)"[^>]*stroke-width: 1\.2[^>]*>', picture.svg)
-    places = [float(x) for x, _ in re.findall(r"[ML] (\S+) (\S+)", line)]
-    assert len(places) == 3 and places == sorted(places)
+    assert "dropout 0.2, width 4: 0.26, 0.27; dropout 0.2, width 16 (1 missing): 0.0725." in report
 
 
 def test_a_page_declares_its_metrics_and_of_two_attacks_nothing_is_compared_with_the_others(tmp_path):
@@ -171,12 +161,12 @@ def test_a_page_declares_its_metrics_and_of_two_attacks_nothing_is_compared_with
         "attacks": {attack: {"a": 1.0, "b@0.5": 1.0} for attack in ("x", "y")},
         "filled": {"mae_dim": 1, "neighbour_mae_dim": 2, "mae_bright": 3},
     }
-    found = numbers_of(finished(tmp_path, "one", values), of_page)
-    assert {title: [*numbers] for title, numbers in found.numbers.items()} == {
+    stage = finished(tmp_path, "one", values)
+    assert {title: [*numbers] for title, numbers in by_metric(stage, of_page).items()} == {
         "loss": ["a", "b"], "increase by x": ["a", "b@0.5"], "increase by y": ["a", "b@0.5"],
         "filled": ["mae", "neighbour_mae"],
     }  # fmt: skip
-    loss = found.metrics["loss"]
+    loss = next(metric for title, *_, metric in numbers_of(stage, of_page) if title == "loss")
     assert (loss.higher, loss.pairs, loss.unit) == (False, [["b", "a"]], "nats")
 
 
@@ -200,9 +190,9 @@ def test_a_page_declares_its_metrics_and_of_two_attacks_nothing_is_compared_with
 def test_who_makes_the_numbers_declares_which_are_metrics_and_what_stands_beside_them_is_none(
     values, numbers, higher, tmp_path
 ):
-    found = numbers_of(finished(tmp_path, "one", values), [])
-    assert found.numbers == numbers
-    assert {title: metric.higher for title, metric in found.metrics.items()} == higher
+    stage = finished(tmp_path, "one", values)
+    assert by_metric(stage, []) == numbers
+    assert {title: metric.higher for title, *_, metric in numbers_of(stage, []) if metric} == higher
 
 
 def test_a_sweep_says_which_of_its_trainings_learned_nothing(tmp_path):

@@ -6,8 +6,7 @@ import torch
 from storage.errors import CheckFailed
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
-from tasks.training.optimizer import adamw
-from tasks.training.problem import Problem
+from tasks.training.problem import Problem, adamw
 from tasks.training.schedule import Schedule
 from tasks.training.trials.findings import RateRow, Recommendation, Tried, rate_row, recommended
 from tasks.training.trials.short import SingleBatchFit, fit_single_batch, require_fit, try_rate
