@@ -5,8 +5,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
+
+from storage.errors import BadInput
+
+if TYPE_CHECKING:
+    from deployments.prefect.embedded import Server
 
 NAMING = ("PREFECT_API_URL", "PREFECT_PROFILE", "DATABASE_CONNECTION_URL")
 """Beginnings and ends of variables and settings by which a server, or its database, is another than the usual one."""
@@ -25,6 +31,28 @@ def may_be_named() -> bool:
     by_variable = any(value and _names_one(name) for name, value in os.environ.items())
     files = (_home() / "profiles.toml", *map(Path, FILES))
     return "prefect" in sys.modules or by_variable or any(_names_one(_text(file)) for file in files)
+
+
+def configured() -> "Server | None":
+    """The server that is named for Prefect's clients."""
+    if not may_be_named():
+        return None
+    from deployments.prefect import embedded
+
+    return embedded.configured()
+
+
+def require_server(wanted_by: str = "") -> None:
+    """BadInput where no server is named, or it does not answer: jobs outlive a command, so what shows them must too."""
+    if not (server := configured()):
+        first = "" if wanted_by else "add --detach (a small job follows the study) or --wait; without these, "
+        raise BadInput(
+            f"{first}{wanted_by or '--dispatch slurm'} needs a Prefect server that stays, and PREFECT_API_URL, which "
+            "says where it is: docs/cluster.md (A server that stays)"
+        )
+    from deployments.prefect import embedded
+
+    embedded.require_answer(server)
 
 
 def _home() -> Path:

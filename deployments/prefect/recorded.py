@@ -7,6 +7,7 @@ Prefect stamps its states with its own clock, so such a run is tagged `recorded`
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,8 +50,8 @@ def record(client: SyncPrefectClient, profiles: Iterable[Profile], root: Path) -
         by_page.setdefault(profile.page.place, []).append(profile)
     for origin in _origins(root):
         if known := by_page.get(str(origin.get("page"))):
-            named = [profile for profile in known if profile.name == (origin.get("study") or {}).get("name")]
-            best_effort(lambda: _record(client, (named or known)[0], root, origin))  # noqa: B023
+            named = [profile for profile in known if profile.name == origin["study"].get("name")]
+            best_effort(partial(_record, client, (named or known)[0], root, origin))
 
 
 def _origins(root: Path) -> list[dict[str, Any]]:
@@ -117,8 +118,6 @@ def _ended(handles: list[Handle]) -> tuple[PrefectState, str]:
 
 
 class Row(NamedTuple):
-    """An attempt, as the table shows it; times are seconds since 1970."""
-
     label: str
     attempt: int
     began: float

@@ -1,20 +1,17 @@
-"""Commands for a cluster alone: a study's jobs there, how they stand, what they used, and their end.
-
-Prefect is taken where a server of it is named.
-"""
+"""Commands for a cluster alone: a study's jobs there, how they stand, what they used, and their end."""
 
 import argparse
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deployments.dag.walk import Handle
-from deployments.prefect.presence import may_be_named
+from deployments.prefect.presence import configured, require_server
 from deployments.slurm.cluster.client import SlurmCommands, SlurmError, Unreachable
 from deployments.slurm.study import efficiency
 from deployments.slurm.study.doctor import look
 from deployments.slurm.study.engine import Engine, Studies
-from deployments.slurm.study.follow import Follower, follow, standings
+from deployments.slurm.study.follow import Follower, Host, follow, standings
 from deployments.slurm.study.follower import Entry, FollowerJob
 from deployments.slurm.study.preflight import checked, require_runnable
 from deployments.slurm.study.standings import Standing
@@ -25,9 +22,6 @@ from flows.command.display import Display
 from flows.command.terminal import OUT, refuse, show, show_markdown
 from storage.errors import BadInput
 from tasks.stage import outcome
-
-if TYPE_CHECKING:
-    from deployments.prefect.embedded import Server
 
 JOBS_GO_ON = (
     "Jobs that run or are queued go on; what comes after them is submitted when the same command is started again, "
@@ -150,19 +144,17 @@ def show_jobs(slurm: SlurmStudy) -> int:
 
 def stands(slurm: SlurmStudy) -> tuple[dict[str, Any], list[str]]:
     """How each stage stands by its jobs and runs, by fingerprint; or nothing, and why that cannot be said."""
+    host: Host = Engine(slurm.site)
     try:
-        if not configured():
-            return dict(standings(Engine(slurm.site), slurm).standings), []
-        import httpx
+        if configured():
+            from deployments.slurm.study.flow_runs import Prefect
 
-        from deployments.slurm.study.flow_runs import Prefect
-
-        try:
             require_server()
-            return dict(standings(Prefect(), slurm).standings), []
-        except httpx.HTTPError as error:
-            raise BadInput(str(error)) from None
-    except BadInput as error:
+            host = Prefect()
+        return dict(standings(host, slurm).standings), []
+    except Exception as error:
+        if not (isinstance(error, BadInput) or host.away(error)):
+            raise
         return {}, [f"Prefect is not asked ({error}); what the run directories say:"]
 
 
@@ -212,25 +204,3 @@ def doctor(options: argparse.Namespace) -> int:
         bad += not finding.good
         show(f"{'good' if finding.good else 'BAD '}  {finding.text}", style=None if finding.good else "bold red")
     return outcome.FAILED.exit_code if bad else 0
-
-
-def configured() -> "Server | None":
-    """The server that is named for Prefect's clients, asked for without Prefect where none is."""
-    if not may_be_named():
-        return None
-    from deployments.prefect.embedded import configured as named
-
-    return named()
-
-
-def require_server(wanted_by: str = "") -> None:
-    """Jobs outlive this command, so the server that shows them must too. BadInput where none stands."""
-    if not (server := configured()):
-        first = "" if wanted_by else "add --detach (a small job follows the study) or --wait; without these, "
-        raise BadInput(
-            f"{first}{wanted_by or '--dispatch slurm'} needs a Prefect server that stays, and PREFECT_API_URL, which "
-            "says where it is: docs/cluster.md (A server that stays)"
-        )
-    from deployments.prefect.embedded import require_answer
-
-    require_answer(server)

@@ -80,7 +80,7 @@ def _deploy(deployments: list[dict[str, Any]]) -> int:
 
     from deployments.deploy import deploy, make_pool
     from deployments.prefect.embedded import server_here
-    from flows.command.on_slurm import require_server
+    from deployments.prefect.presence import require_server
 
     there = server_here()
     with temporary_settings(there.settings if there else {}):
