@@ -82,7 +82,6 @@ def _record(client: SyncPrefectClient, profile: Profile, root: Path, origin: dic
         state=prefect_state(state, f"ran without Prefect, {date(began)} to {date(ended)}\n{message}"),
     )
     shown = StudyArtifacts(client, study, str(run.id))
-    shown.clear()
     shown.text("stages", _table(rows).markdown(), "When each stage ran: Prefect shows the moment of recording")
     if handles[-1].finished:
         shown.results(handles[-1].run)
