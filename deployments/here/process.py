@@ -34,7 +34,7 @@ SAVE_SECONDS = 60.0
 """For a stage whose flow run was killed to save and end; one that heeds no signal is ended then."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that ask a stage to stop: it works in another process than the one that people and Prefect signal."""
-KILLED = "What it saved is kept: it is tried again, and goes on from there."
+KILLED = "What it saved is kept, and the next try goes on from there."
 
 
 class WorkProcess:
@@ -42,7 +42,7 @@ class WorkProcess:
 
     def __init__(self, page: Page, study: Any, walk: Walk) -> None:
         values = study.model_dump(mode="json")
-        self._study = {"page": page.place, "study": values, "over": page.over, "root": str(walk.root)}
+        self._study = {"page": page.place, "study": values, "over": page.over, "root": str(walk.root), "path": sys.path}
         self._process: subprocess.Popen[bytes] | None = None
         self._requests, self._answers, self._unread = -1, -1, b""
 
@@ -107,7 +107,8 @@ class WorkProcess:
         self._close_pipes()
         self._process = None
         by = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        return replace(diagnosed("crashed", "killed", f"the process of the stage ended {by}", KILLED), retryable=True)
+        outcome = diagnosed("crashed", "killed", f"the process of the stage ended {by}", KILLED)
+        return replace(outcome, retryable=code < 0)
 
     def _close_pipes(self) -> None:
         os.close(self._requests)
@@ -180,6 +181,7 @@ def main(requests: int, answers: int) -> None:
 
     threading.Thread(target=read, daemon=True).start()
     described = json.loads(asked.get())
+    sys.path[:] = described["path"]  # what the page names is found as where the study was started
     page = replace(load_page(described["page"]), over=described["over"])
     study = validated(page.model, described["study"], "the study")
     walk = Walk(described["root"], study.name, study.execution)

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from deployments.dag.page import Page, load_page
 from deployments.dag.sweep import waiting_cells
 from deployments.dag.walk import Handle, Walk
+from deployments.prefect.presence import may_stand
 from deployments.views.estimate import estimate
 from deployments.views.listing import first_values, shown_first, standing
 from deployments.views.notes import changed_work, finished_neighbours, notes
 from deployments.waits import Terminated, terminated_by_sigterm
 from flows.command import settings
+from flows.command.display import Display
 from flows.command.terminal import OUT, refuse, show, show_json, show_markdown
 from storage import attempts, generations, markers
 from storage.checkpoints import furthest
@@ -222,9 +224,6 @@ def stand_of(handle: Handle, on_slurm: Any = None) -> tuple[str, str]:
 
 def _run_here(page: Page, study: Any, walk: Walk, as_flow: bool) -> int:
     """Runs the study in this process; where a Prefect server stands, or `as_flow`, as a flow run of Prefect."""
-    from deployments.prefect.presence import may_stand
-    from flows.command.display import Display
-
     seeds = sorted({seed for handle in walk.handles for seed in handle.seeds})
     of_seeds = f", seed{'s' if seeds[1:] else ''} {', '.join(map(str, seeds))}" if seeds else ""
     stages = f"{sum(handle.finished for handle in walk.handles)} of {len(walk.handles)} stages are finished"
@@ -236,13 +235,16 @@ def _run_here(page: Page, study: Any, walk: Walk, as_flow: bool) -> int:
         from deployments.prefect.embedded import server_here
 
         as_flow = server_here() is not None
-    if as_flow:
-        from deployments.prefect.local import run_as_flow as run_stages
-    else:
-        from deployments.here.study import run_in_this_process as run_stages
     try:
         with terminated_by_sigterm(), Display(walk.handles, OUT):
-            ended, message = run_stages(page, study, walk)
+            if as_flow:
+                from deployments.prefect.local import run_as_flow
+
+                ended, message = run_as_flow(page, study, walk)
+            else:
+                from deployments.here.study import run_in_this_process
+
+                ended, message = run_in_this_process(page, study, walk)
     except Terminated:  # between two stages
         show("stopped by SIGTERM; the same command goes on where it stopped")
         return outcome.AWAITING_RETRY.exit_code

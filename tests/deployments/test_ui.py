@@ -25,12 +25,12 @@ from tests.deployments.prefect.test_embedded import _gone, _processes_of, databa
 from tests.flows.test_again import SMALL
 
 
-def _command(home: Path, *options: str, cwd: Path = REPOSITORY, **variables: str) -> subprocess.Popen[str]:
+def _command(home: Path, *options: str, cwd: Path | None = None, **variables: str) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     return subprocess.Popen(
         [sys.executable, "-c", "from flows.command import ratchet; raise SystemExit(ratchet())", "ui", *options],
-        cwd=cwd,
-        env=environment | {"PREFECT_HOME": str(home)} | variables,
+        cwd=cwd or home,
+        env=environment | {"PREFECT_HOME": str(home), "PYTHONPATH": str(REPOSITORY)} | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -143,7 +143,7 @@ def test_what_ran_while_no_server_stood_is_shown_by_the_ui_and_its_retry_goes_on
     (tmp_path / "broken").unlink()
     assert subprocess.run(run, cwd=tmp_path, env=environment, timeout=300).returncode == 0
     for seen_before in (False, True):
-        kept = _command(own_prefect_home, "fails.py", cwd=tmp_path, PYTHONPATH=str(REPOSITORY))
+        kept = _command(own_prefect_home, "fails.py", cwd=tmp_path)
         try:
             server, _ = opened(kept)
             runs = _eventually(lambda: len(runs := asked(server, "flow_runs/filter", {})) == 2 and runs)  # noqa: B023

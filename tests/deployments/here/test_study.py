@@ -10,7 +10,6 @@ import pytest
 from deployments.dag.page import load_page
 from deployments.dag.walk import Walk
 from deployments.here import study as here
-from flows import command
 from storage import durable, locks
 from tasks.stage.outcome import PrefectState
 from tests.conftest import REPOSITORY
@@ -136,20 +135,25 @@ def looks():
 """
 
 
-def test_where_no_server_stands_nothing_of_prefect_is_imported_and_none_is_started(tmp_path):
-    """It took 13 to 21 s before the first fold on a loaded machine."""
-    (tmp_path / "looks.py").write_text(FOREIGN)
-    (home := tmp_path / "prefect").mkdir()
-    (home / "prefect.db").touch()
+def ran(folder: Path, *words: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """`ratchet run WORDS` where no server is configured."""
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-    done = subprocess.run(
-        [sys.executable, "-m", "flows", "run", "looks.py"],
-        cwd=tmp_path,
+    return subprocess.run(
+        [sys.executable, "-m", "flows", "run", *words],
+        cwd=folder,
         env=environment | {"PREFECT_HOME": str(home), "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         timeout=300,
     )
+
+
+def test_where_no_server_stands_nothing_of_prefect_is_imported_and_none_is_started(tmp_path):
+    """It took 13 to 21 s before the first fold on a loaded machine."""
+    (tmp_path / "looks.py").write_text(FOREIGN)
+    (home := tmp_path / "prefect").mkdir()
+    (home / "prefect.db").touch()
+    done = ran(tmp_path, "looks.py", home=home)
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = tmp_path.glob("runs/looks/looks-look/*/result.json")
     assert durable.read_json(result) == {"imported": []}
@@ -174,10 +178,8 @@ def loads():
 
 
 @pytest.mark.parametrize("options", [[], ["--prefect"]], ids=["here", "as a flow run"])
-def test_a_loader_with_workers_works_in_a_stage(options, tmp_path, monkeypatch, capsys, own_prefect_home):
+def test_a_loader_with_workers_works_in_a_stage(options, tmp_path, own_prefect_home):
     """Seen: each child that a process with Prefect forks ended with 1, `DataLoader worker exited unexpectedly`."""
     (tmp_path / "loads.py").write_text(LOADS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    assert command.ratchet(["run", "loads.py", *options]) == 0, capsys.readouterr().err
-    assert "sum 512.0" in capsys.readouterr().out
+    done = ran(tmp_path, "loads.py", *options, home=own_prefect_home)
+    assert done.returncode == 0 and "sum 512.0" in done.stdout, done.stdout + done.stderr

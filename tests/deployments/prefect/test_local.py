@@ -1,6 +1,7 @@
 """A study here as a flow run on a real server: what Prefect shows of every end, and the process of the work."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,13 +22,11 @@ from deployments.prefect.artifacts import StageArtifacts
 from deployments.prefect.flow_run import add_tags
 from deployments.prefect.local import run_here
 from storage import durable
-from tests.conftest import REPOSITORY
 from tests.deployments.toy import Call, Study, call
 
 
 @pytest.fixture(autouse=True)
 def _server(prefect_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # the page is a test's, and the work has another process
     monkeypatch.setattr("deployments.prefect.local.RETRY_DELAY_SECONDS", [0.0, 0.0])
     with temporary_settings({PREFECT_API_URL: prefect_server}):
         yield
@@ -101,7 +100,13 @@ def test_a_stage_that_is_killed_each_time_is_a_crash_that_says_so(tmp_path):
 
 def test_a_signal_reaches_the_stage(tmp_path):
     """Ctrl-C comes to the process that a person sees."""
-    walk, state = run_page(tmp_path, call("asked", "asked-to-stop"))
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # what a shell starts in the background ignores it
+    try:
+        walk, state = run_page(tmp_path, call("asked", "asked-to-stop"))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert state.name == "Cancelled" and "Ctrl-C" in str(state.message)
     assert durable.read_json(walk.handles[0].run.attempts / "0001.json")["end_state"] == "interrupted"
 
