@@ -10,11 +10,11 @@ from typing import Any
 
 from storage.errors import BadInput, CheckFailed
 from storage.reading import read_text
-from tasks.findings.arms import arm_table, comparison_table, in_words, test_table
+from tasks.findings.arms import arm_table, comparison_table, in_words
 from tasks.findings.compare import compare
 from tasks.findings.configuration import Metric
 from tasks.findings.numbers import p_value
-from tasks.findings.statistics.comparison import Arms, Comparison, TTest, arm_mean, t_tests
+from tasks.findings.statistics.comparison import Arms, Comparison, arm_mean, t_tests
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ class Found:
     undecided: list[Comparison]
     other: list[Comparison]
     """The same comparisons by Welch's t, where nobody said which test is meant."""
-    tests: dict[tuple[str, str], dict[str, TTest]]
 
 
 def compared_table(file: Path, asked: Asked) -> Found:
@@ -80,8 +79,7 @@ def compared_table(file: Path, asked: Asked) -> Found:
         for comparison, by_other in zip(decides, other, strict=False)
         if (comparison.better, comparison.worse) != (by_other.better, by_other.worse)
     ]
-    tests = {pair: t_tests(values, *pair, asked.confidence_level) for pair in pairs}
-    return Found(asked, value, values, decides, undecided, other, tests)
+    return Found(asked, value, values, decides, undecided, other)
 
 
 def as_markdown(results: Found) -> str:
@@ -99,7 +97,6 @@ def as_markdown(results: Found) -> str:
                 undecided=results.undecided,
                 unpaired=asked.test == "unpaired",
             ).markdown(),
-            test_table(results.tests, level).markdown(),
             "\n".join(f"- {_in_words(results, place)}" for place in range(len(results.comparisons))),
             "Higher is better."
             if asked.higher_is_better
@@ -111,6 +108,7 @@ def as_markdown(results: Found) -> str:
 def as_json(results: Found) -> dict[str, Any]:
     """For a program: everything, unrounded."""
     asked, undecided = results.asked, {"undecided": True, "better": False, "worse": False}
+    tests_of = partial(t_tests, results.values, confidence_level=asked.confidence_level)
     return {
         "value": results.value,
         "confidence_level": asked.confidence_level,
@@ -121,7 +119,7 @@ def as_json(results: Found) -> dict[str, Any]:
             comparison.as_json()
             | {"decided_by": asked.test or "paired"}
             | (undecided if comparison in results.undecided else {"undecided": False})
-            | {name: known.as_json() for name, known in results.tests[comparison.arm, comparison.reference].items()}
+            | {name: test.as_json() for name, test in tests_of(comparison.arm, comparison.reference).items()}
             for comparison in results.comparisons
         ],
     }

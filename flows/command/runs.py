@@ -81,15 +81,17 @@ def verify(options: argparse.Namespace) -> int:
     if options.audit and options.json:
         raise BadInput("--audit prints lines for a person: leave out --json")
     code = keep(options)
-    for path in find_runs(options.root) if options.audit else ():
-        finished = path.parent.name.endswith("audit") and (path / "COMPLETE.json").exists()
-        if finished and options.study in (None, path.parts[-3]):
-            show(f"{path}:")
-            try:
-                code = max(code, audit(argparse.Namespace(**vars(options), seed=None, run=str(path), page=None)))
-            except BadInput as error:
-                show(str(error))
-                code = max(code, outcome.BAD_INPUT.exit_code)
+    audits = [path for path in find_runs(options.root) if path.parent.name.endswith("audit") and options.audit]
+    ours = [path for path in audits if (path / "COMPLETE.json").exists() and options.study in (None, path.parts[-3])]
+    if options.audit and not ours:
+        show("nothing was asked again: no study here has a finished audit (one of your own has none)")
+    for path in ours:
+        show(f"{path}:")
+        try:
+            code = max(code, audit(argparse.Namespace(**vars(options), seed=None, run=str(path), page=None)))
+        except BadInput as error:
+            show(str(error))
+            code = max(code, outcome.BAD_INPUT.exit_code)
     return code
 
 

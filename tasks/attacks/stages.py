@@ -7,8 +7,8 @@ from tasks.attacks.study import AttackStudy
 from tasks.findings.configuration import Audit, Evaluation
 from tasks.language.stages import TRAINING, LanguageExecution, OfLanguageStudy
 from tasks.monotonic.arm import BASE, MONOTONIC
-from tasks.monotonic.configuration import Constraint, Variant
 from tasks.monotonic.stages import ASKED as OF_MODELS
+from tasks.monotonic.stages import Constraint, Variant
 from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StudyBase

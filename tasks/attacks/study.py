@@ -19,7 +19,7 @@ from tasks.language.configuration import (
 )
 from tasks.language.stages import LanguageStudy, snapshot_folder
 from tasks.monotonic.arm import ARCHITECTURES, ARMS, BASE, BASELINE, MONOTONIC, ArmName
-from tasks.monotonic.configuration import Constraint
+from tasks.monotonic.stages import Constraint
 from tasks.stage.configuration import scientific
 from tasks.stage.validation import require_at_most, require_once
 

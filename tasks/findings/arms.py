@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tasks.findings.document import Figure
 from tasks.findings.figures import Dots, Estimated, dots, forest
 from tasks.findings.numbers import p_value, percent, span
-from tasks.findings.statistics.comparison import ArmMean, Arms, Comparison, TTest
+from tasks.findings.statistics.comparison import ArmMean, Arms, Comparison
 from tasks.findings.statistics.power import POWER
 from tasks.findings.table import Table
 
@@ -103,21 +103,6 @@ def comparison_table(
             for row in comparisons
         ],
     )  # fmt: skip
-
-
-def test_table(tests: Mapping[tuple[str, str], Mapping[str, TTest]], confidence_level: float) -> Table:
-    """Both t tests of every (arm, reference), with their numbers in full."""
-    rows = []
-    for pair, of_pair in tests.items():
-        for name, test in of_pair.items():
-            numbers = [f"{test.t:+.4g}", f"{test.degrees_of_freedom:.4g}", f"{test.p:.3g}"]
-            rows.append([*pair, name, *numbers, span(test.interval, SIGNED)])
-    return Table(
-        f"Both t tests, with their intervals ({percent(confidence_level)}), not adjusted: of the pairs (Student), and "
-        "without pairs (Welch).",
-        ["arm", "reference", "test", "t", "degrees of freedom", "p", "interval"],
-        rows,
-    )
 
 
 def verdict_of(comparison: Comparison, words: Words = BETTER) -> str:

@@ -7,7 +7,7 @@ start and what keeps them there.
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from tasks.monotonic.configuration import By, Constraint, Signs, Start
+from tasks.monotonic.stages import By, Constraint, Signs, Start
 
 ArmName = Literal[
     "baseline",

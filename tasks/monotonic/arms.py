@@ -21,7 +21,6 @@ from tasks.language.snapshots import snapshot_checks, snapshot_losses
 from tasks.language.stages import snapshot_folder
 from tasks.language.training import Checks, train_language_model
 from tasks.monotonic import keep
-from tasks.monotonic.configuration import Start
 from tasks.monotonic.constraint import (
     AllowedSigns,
     constrained_modules,
@@ -33,7 +32,7 @@ from tasks.monotonic.constraint import (
 )
 from tasks.monotonic.keep import measure_movement, movement_checks
 from tasks.monotonic.result import ArmResult, ConstrainResult, Liveness
-from tasks.monotonic.stages import VALIDATION, ChooseConfig, ConstrainConfig, TrainConfig
+from tasks.monotonic.stages import VALIDATION, ChooseConfig, ConstrainConfig, Start, TrainConfig
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun

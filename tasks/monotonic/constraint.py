@@ -32,8 +32,8 @@ from torch import nn
 
 from storage.errors import BadInput, CheckFailed
 from tasks.monotonic.arm import ARCHITECTURES, PARTS
-from tasks.monotonic.configuration import Signs
 from tasks.monotonic.result import VerifiedWeights
+from tasks.monotonic.stages import Signs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

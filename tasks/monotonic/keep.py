@@ -16,9 +16,9 @@ from torch.nn.utils import parametrize
 from transformers import PreTrainedModel
 
 from storage.errors import CheckFailed
-from tasks.monotonic.configuration import By
 from tasks.monotonic.constraint import AllowedSigns, constrained_modules, project
 from tasks.monotonic.result import Movement
+from tasks.monotonic.stages import By
 from tasks.training.problem import adamw
 from tasks.training.schedule import Schedule
 

@@ -17,9 +17,8 @@ from tasks.language.losses import require_trained
 from tasks.language.result import BaseResult, TrainedCheck
 from tasks.language.stages import BaseConfig
 from tasks.monotonic.arm import ARMS, BASELINE
-from tasks.monotonic.configuration import Constraint
 from tasks.monotonic.result import ArmFacts, ArmResult, ModelOrder
-from tasks.monotonic.stages import VALIDATION, ChooseConfig, TrainConfig
+from tasks.monotonic.stages import VALIDATION, ChooseConfig, Constraint, TrainConfig
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput
 from tasks.training.budget import Budget

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from tasks.monotonic.arm import ALIVE_SHARE, LEAST_RANK
-from tasks.monotonic.configuration import By
+from tasks.monotonic.stages import By
 from tasks.stage.result import Result
 
 

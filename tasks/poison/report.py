@@ -58,7 +58,7 @@ def verdict(results: FinalResults) -> str:
     cases = (
         (worse, f"No: {_listed(worse)} found the poison better than {own}."),
         (least[0] <= 0.5, f"Not shown: that {own} finds the poison at all."),
-        (undecided, f"Not shown: that {own} finds the poison better than {_listed(undecided)}."),
+        (undecided, f"Not shown: that {own} beats {_listed(undecided)}."),
         (True, f"Yes: {own} finds the poison better than all {len(rows)} references."),
     )
     return next(words for holds, words in cases if holds)

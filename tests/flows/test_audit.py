@@ -34,6 +34,12 @@ def test_a_run_without_an_audit_is_bad_input(capsys):
     assert "has no audit: give the run directory of a study's report" in capsys.readouterr().err
 
 
+def test_verify_says_where_nothing_was_asked_again(tmp_path, capsys):
+    written(tmp_path, {"text": as_measured()["text"]})
+    assert command.ratchet(["verify", str(tmp_path / "runs"), "--audit"]) == 0
+    assert "nothing was asked again: no study here has a finished audit" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("moved", [{"work": "tasks.gone:audit"}, {"configuration_type": "tasks.gone:AuditConfig"}])
 def test_a_run_of_a_source_that_is_gone_says_to_start_the_study_again(moved, tmp_path, capsys):
     path = written(tmp_path, as_measured())["audit"].path

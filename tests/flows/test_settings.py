@@ -24,7 +24,6 @@ from tasks.language import model_files
 from tasks.language import stages as stages_of_language
 from tasks.language.configuration import LocalFiles, PretrainedDirectory
 from tasks.language.stages import BaseConfig, SetupConfig
-from tasks.monotonic import configuration as of_monotonic
 from tasks.monotonic import stages as stages_of_monotonic
 from tasks.monotonic.arm import ArmName
 from tasks.monotonic.stages import TrainConfig
@@ -38,7 +37,7 @@ from tasks.stage.study import StageConfiguration, StudyBase
 from tests.conftest import ROBUSTNESS
 
 VOCABULARY = (
-    of_study, stages, of_attacks, of_language, of_monotonic, of_findings,
+    of_study, stages, of_attacks, of_language, of_findings,
     stages_of_attacks, stages_of_language, stages_of_monotonic,
 )  # fmt: skip
 PROFILES = settings.profile_names(ROBUSTNESS)

@@ -1,7 +1,9 @@
 """No size moves an evaluation split, nor does a longer stream, and the splits share nothing."""
 
 import random
+import re
 import tempfile
+import tracemalloc
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from tasks.language import splits as module
 from tasks.language.configuration import HubDataset, LocalFiles, PackageDocs, Splits, TrainedTokenizer
 from tasks.language.document_store import Document, document, document_store
 from tasks.language.result import SplitsProof
-from tasks.language.splits import EVALUATION_SPLITS, SPLITS, split_of
+from tasks.language.splits import EVALUATION_SPLITS, SPLITS, Overlap, split_of
 from tasks.language.stages import SetupConfig
 from tasks.stage.execution import Execution
 from tests.tasks.language.test_setup import fake_run
@@ -301,3 +303,62 @@ def test_text_without_train_sources_is_bad_input():
     documents = [document for document in corpus() if split_of(document.source, settings()) != "train"]
     with pytest.raises(BadInput, match="split train"):
         cut(documents, settings(), max_characters=10**9)
+
+
+FEW_WORDS = [f"word{n}" for n in range(60)]
+
+
+def test_share_of_shingles():
+    words = FEW_WORDS[:40]
+    overlap = Overlap([" ".join(words[:26]), "just three words"])
+    assert overlap.share(" ".join(words[:26])) == 1.0
+    assert overlap.share(" ".join(words)) == pytest.approx(14 / 28)
+    assert overlap.share(" ".join(reversed(words))) == 0.0
+    assert overlap.share("Just, THREE words!") == 1.0
+    assert overlap.share("words three just") == 0.0
+    assert overlap.share("?!") == 0.0
+
+
+def test_a_shingle_that_comes_twice_counts_once():
+    planted, others = " ".join(FEW_WORDS[:13]), " ".join(FEW_WORDS[20:40])
+    once, twice = f"{planted} {others}", f"{planted} {others} {planted} {others}"
+    overlap = Overlap([planted])
+    assert overlap.share(once) == 1 / 21
+    assert overlap.share(twice) == 1 / 33  # 20 more windows lead from the others back to the planted words
+
+
+def test_no_window_goes_from_one_reference_into_the_next():
+    assert Overlap([" ".join(FEW_WORDS[:20]), " ".join(FEW_WORDS[20:40])]).share(" ".join(FEW_WORDS[10:30])) == 0.0
+
+
+def test_one_other_word_anywhere_is_another_shingle():
+    overlap = Overlap([" ".join(FEW_WORDS)])
+    for at in range(13):
+        words = FEW_WORDS[5:18]
+        assert overlap.share(" ".join(words)) == 1.0
+        words[at] = FEW_WORDS[40]
+        assert overlap.share(" ".join(words)) == 0.0
+
+
+def test_there_may_be_no_references_or_short_ones_alone():
+    assert Overlap([]).share(" ".join(FEW_WORDS)) == 0.0
+    assert Overlap(["few words", "!"]).share(" ".join(FEW_WORDS)) == 0.0
+    assert Overlap(["few words", "!"]).share("!") == 0.0
+
+
+def test_words_of_ascii_text_are_those_of_any_text():
+    text = "".join(map(chr, range(128))) + "Some_words, and 3 more: it's-what IS"
+    assert module._words(text) == re.findall(r"\w+", text.lower())
+    assert module._words(text + " É") == [*re.findall(r"\w+", text.lower()), "é"]
+
+
+def test_memory_does_not_grow_with_the_texts_that_are_compared():
+    overlap = Overlap([" ".join(FEW_WORDS)])
+    tracemalloc.start()
+    try:
+        for n in range(200):
+            overlap.share(" ".join(f"new{n}x{m}" for m in range(50)))
+        ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, module.__file__)])
+        assert sum(trace.size for trace in ours.traces) < 10_000  # other threads of this process allocate too
+    finally:
+        tracemalloc.stop()

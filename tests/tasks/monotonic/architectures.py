@@ -17,8 +17,8 @@ from transformers import (
 
 from tasks.monotonic import keep
 from tasks.monotonic.arms import set_start
-from tasks.monotonic.configuration import By, Signs, Start
 from tasks.monotonic.constraint import AllowedSigns, signs_of
+from tasks.monotonic.stages import By, Signs, Start
 from tests.tasks.tiny import tiny_model
 
 SHAPE = {

@@ -214,7 +214,7 @@ def test_a_training_that_is_broken_off_again_and_again_ends_with_the_same_bytes_
     ("undecided", "worse", "interval", "said"),
     [
         ([], ["untrained"], [0.6, 0.8], "No: untrained found the poison better than ekfac."),
-        (["untrained"], [], [0.6, 0.8], "Not shown: that ekfac finds the poison better than untrained."),
+        (["untrained"], [], [0.6, 0.8], "Not shown: that ekfac beats untrained."),
         ([], [], [0.4, 0.7], "Not shown: that ekfac finds the poison at all."),
         ([], [], [0.6, 0.8], "Yes: ekfac finds the poison better than all 7 references."),
     ],

@@ -181,6 +181,8 @@ def test_what_seeds_agree_on_is_not_shown_where_other_sources_would_differ():
     for columns, shown in (([sure[0], unsure[0], sure[0]], True), ([sure[1], unsure[1], sure[1]], False)):
         of = over_seeds(lambda total, count: total / count, columns, 0.95)
         again = compare(values, pairs, 0.95, 3, sources={"": {pairs[0]: of}})
+        (alone,) = compare(values, pairs[:1], 0.95, 3, sources={"": {pairs[0]: of}})
+        assert alone.smallest_shown < again[0].smallest_shown, "of what is found among many"
         assert again[0].better == shown and (again[0].interval, again[0].p) == (of.interval, of.p_value)
         assert again[1].worse and again[1].interval == rows[1].interval
 

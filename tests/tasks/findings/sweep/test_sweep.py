@@ -155,6 +155,7 @@ def test_a_page_declares_its_metrics_and_of_two_attacks_nothing_is_compared_with
         Swept(title="loss", numbers="models.{arm}.loss", higher=False, pairs=[["b", "a"]], unit="nats"),
         swept_as("increase by {attack}", "attacks.{attack}.{arm}"),
         swept_as("filled", "filled.{arm}_dim"),
+        Swept(title="steps", numbers="models.{of}.steps", higher=None, compared=False),
     ]
     values = {
         "models": {"a": {"loss": 1}, "b": {"loss": 2, "steps": 3}, "c": None},
@@ -164,8 +165,9 @@ def test_a_page_declares_its_metrics_and_of_two_attacks_nothing_is_compared_with
     stage = finished(tmp_path, "one", values)
     assert {title: [*numbers] for title, numbers in by_metric(stage, of_page).items()} == {
         "loss": ["a", "b"], "increase by x": ["a", "b@0.5"], "increase by y": ["a", "b@0.5"],
-        "filled": ["mae", "neighbour_mae"],
+        "filled": ["mae", "neighbour_mae"], "steps": [""],
     }  # fmt: skip
+    assert [title for title, *_, metric in numbers_of(stage, of_page) if metric is None] == ["steps"]
     loss = next(metric for title, *_, metric in numbers_of(stage, of_page) if title == "loss")
     assert (loss.higher, loss.pairs, loss.unit) == (False, [["b", "a"]], "nats")
 
