@@ -24,32 +24,18 @@ from storage import durable, locks
 STUDY = """
 import time
 from pathlib import Path
-from deployments.study_flow import study_flow
-from tasks.stage.numerics import Numerics
-from tasks.stage.run import Stage
-from tasks.stage.study import StageConfiguration, StudyBase
+import ratchet as r
 
-
-class Config(StageConfiguration):
-    numerics = Numerics(torch=False)
-
-
-class Study(StudyBase):
-    pass
-
-
-def work(run, config):
+@r.stage(needs="cpu", torch=False)
+def only(run):
     while not (Path(__file__).parent / "go").exists():
         run.stop.check()
         time.sleep(0.02)
     return {"done": 1}
 
-
-def page(study: Study, stage):
-    return stage(Stage("only", Config, "killed_study:work", needs="cpu"), Config())
-
-
-killed_study = study_flow(page)
+@r.study
+def killed_study():
+    return only()
 """
 
 
@@ -67,7 +53,7 @@ def test_a_killed_study_is_crashed_when_the_next_start_comes_and_one_that_lives_
     seen: list[str] = []
 
     def strike() -> bool:
-        begun = [*tmp_path.glob(f"runs/{name}/only/*/stage.json")]
+        begun = [*tmp_path.glob(f"runs/{name}/killed-study-only/*/stage.json")]
         if begun and [*_tasks_of(client, *_runs(client, name))] == ["Running"]:
             end_killed(name)
             seen.extend(_states(client, name))
@@ -78,7 +64,7 @@ def test_a_killed_study_is_crashed_when_the_next_start_comes_and_one_that_lives_
     (killed,) = _runs(client, name)
     assert killed.state and killed.state.name == "Running", "Prefect itself hears of no SIGKILL"
 
-    (stage,) = tmp_path.glob(f"runs/{name}/only/*")
+    (stage,) = tmp_path.glob(f"runs/{name}/killed-study-only/*")
     while locks.holder(stage / "locks"):
         time.sleep(0.05)
     record = durable.read_json(stage / "attempts/0001.json")

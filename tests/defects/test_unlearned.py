@@ -12,50 +12,21 @@ from tasks.training.result import compared
 from tasks.training.unlearned import unlearned
 
 PAGE = """
-from deployments.study_flow import study_flow
-from tasks.stage.configuration import scientific
-from tasks.stage.numerics import Numerics
-from tasks.stage.run import Stage
-from tasks.stage.study import StageConfiguration, StudyBase
-
-
-class TrainConfig(StageConfiguration):
-    numerics = Numerics(torch=False)
-    loss: float = scientific(description="What the training ends at.")
-
-
-class ReportConfig(StageConfiguration):
-    numerics = Numerics(torch=False)
-
-
-class Study(StudyBase):
-    pass
-
-
-TRAIN = Stage("noise-train", TrainConfig, "noise_work:train", needs="cpu")
-REPORT = Stage("noise-report", ReportConfig, "noise_work:report", needs="cpu")
-
-
-def page(study: Study, stage):
-    losses = {"good": 0.4, "bad": 1.7, "worse": 2.0}
-    trained = {name: stage(TRAIN, TrainConfig(loss=loss, cell=name)) for name, loss in losses.items()}
-    return stage(REPORT, ReportConfig(), **trained)
-
-
-noise = study_flow(page)
-"""
-WORK = """
-from tasks.findings.document import Document
-from tasks.findings.publish import publish_report
+import ratchet as r
 from tasks.training.result import compared
 
+@r.stage(needs="cpu", torch=False)
+def train(run, cell: str, loss: float):
+    return {"folds": [{"best_loss": loss, **compared(loss, {"uniform guess": 1.609})}]}
 
-def train(run, config):
-    return {"folds": [{"best_loss": config.loss, **compared(config.loss, {"uniform guess": 1.609})}]}
+@r.stage(needs="cpu", torch=False)
+def report(run, trained):
+    return r.publish_report(run, trained, {"number": len(trained)}, r.Document("Folds"))
 
-
-def report(run, config, **trained):
-    return publish_report(run, trained, {"number": len(trained)}, Document("Folds"))
+@r.study
+def noise():
+    losses = {"good": 0.4, "bad": 1.7, "worse": 2.0}
+    return report({name: train(name, loss) for name, loss in losses.items()})
 """
 SAID = "2 of 3 trainings are no better than uniform guess, which learns nothing: noise-train "
 
@@ -64,7 +35,6 @@ def test_trainings_that_learned_nothing_are_told_in_terminal_table_list_index_an
     tmp_path, prefect_server, capsys
 ):
     (tmp_path / "noise.py").write_text(PAGE)
-    (tmp_path / "noise_work.py").write_text(WORK)
     root = str(tmp_path / "runs")
     with temporary_settings({PREFECT_API_URL: prefect_server}):
         assert command.ratchet(["run", str(tmp_path / "noise.py"), "--root", root]) == 0, "the gate is the study's"
