@@ -14,44 +14,26 @@ from storage import durable
 LEVELS = 5
 SOON_SECONDS = 60.0
 """Idle it takes some ten; `advance` alone came up to ten minutes later."""
-PAGE = f'''
-from deployments.study_flow import study_flow
-from tasks.stage.configuration import scientific
-from tasks.stage.numerics import Numerics
-from tasks.stage.run import Stage
-from tasks.stage.study import StageConfiguration, StudyBase
+PAGE = f"""
+import ratchet as r
 
-class LinkConfig(StageConfiguration):
-    """Adds one."""
-    numerics = Numerics(torch=False)
-    level: int = scientific(description="Its place in the chain.")
+@r.stage(needs="cpu", torch=False)
+def add(run, level: int, before=None):
+    return {{"sum": 1 + (before.result["sum"] if before else 0)}}
 
-class Study(StudyBase):
-    """A chain."""
-
-LINKS = [Stage(f"chain-{{level}}", LinkConfig, "chain_work:add", needs="cpu") for level in range({LEVELS})]
-
-def page(study: Study, stage):
-    last = stage(LINKS[0], LinkConfig(level=0))
-    for level, link in enumerate(LINKS[1:], 1):
-        last = stage(link, LinkConfig(level=level), before=last)
+@r.study
+def chain():
+    last = None
+    for level in range({LEVELS}):
+        last = add(level, before=last)
     return last
-
-chain = study_flow(page)
-'''
-WORK = """
-def add(run, config, before=None):
-    return {"sum": 1 + (before.result["sum"] if before else 0)}
 """
 
 
 @pytest.mark.slurm_long
 def test_each_stage_is_submitted_within_seconds_of_the_end_of_what_it_waits_for(bench, tmp_path):
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "chain.py").write_text(PAGE)
-    (own / "chain_work.py").write_text(WORK)
-    page = load_page(str(own / "chain.py"))
+    (tmp_path / "chain.py").write_text(PAGE)
+    page = load_page(str(tmp_path / "chain.py"))
     slurm = SlurmStudy.at_site(page, page.model(name="chain"), str(tmp_path / "runs"))
     Follower(Prefect(), slurm).start()  # as the command does without --wait; from here on nobody does anything
     last = slurm.handles[-1].run

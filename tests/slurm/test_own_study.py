@@ -12,41 +12,21 @@ from tests.tasks.tiny import Here
 
 pytestmark = pytest.mark.slurm_long
 
-PAGE = '''
-from deployments.study_flow import study_flow
-from tasks.stage.configuration import scientific
-from tasks.stage.numerics import Numerics
-from tasks.stage.run import Stage
-from tasks.stage.study import StageConfiguration, StudyBase
-
-class DrawConfig(StageConfiguration):
-    """Draws numbers."""
-    numerics = Numerics(torch=False)
-    seed: int = scientific(description="Seed.")
-
-class SumConfig(StageConfiguration):
-    """Adds them."""
-    numerics = Numerics(torch=False)
-
-class Study(StudyBase):
-    """A study of one's own."""
-
-DRAW = Stage("dice-draw", DrawConfig, "dice_work:draw", needs="cpu")
-SUM = Stage("dice-sum", SumConfig, "dice_work:add", needs="cpu")
-
-def page(study: Study, stage):
-    return stage(SUM, SumConfig(), drawn=stage(DRAW, DrawConfig(seed=study.seed)))
-
-dice = study_flow(page)
-'''
-WORK = """
+PAGE = """
+import ratchet as r
 from dice_helper import numbers
 
-def draw(run, config):
-    return {"drawn": numbers(config.seed)}
+@r.stage(needs="cpu", torch=False)
+def draw(run, seed: int):
+    return {"drawn": numbers(seed)}
 
-def add(run, config, drawn):
+@r.stage(needs="cpu", torch=False)
+def add(run, drawn):
     return {"sum": sum(drawn.result["drawn"])}
+
+@r.study
+def dice():
+    return add(draw())
 """
 HELPER = """
 import random
@@ -60,7 +40,7 @@ def numbers(seed):
 def test_an_own_study_runs_as_jobs_from_a_copy_that_no_edit_changes(bench, tmp_path):
     own, root = tmp_path / "own", tmp_path / "runs"
     own.mkdir()
-    for name, text in (("dice", PAGE), ("dice_work", WORK), ("dice_helper", HELPER)):
+    for name, text in (("dice", PAGE), ("dice_helper", HELPER)):
         (own / f"{name}.py").write_text(text)
     page = load_page(str(own / "dice.py"))
     study = page.model(name="dice")

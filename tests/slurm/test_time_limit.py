@@ -13,40 +13,24 @@ from tests.slurm.harness import Run
 pytestmark = pytest.mark.slurm_long
 
 PAGE = """
-from deployments.study_flow import study_flow
-from tasks.stage.configuration import scientific
-from tasks.stage.numerics import Numerics
-from tasks.stage.run import Stage
-from tasks.stage.study import StageConfiguration, StudyBase
-
-class SlowConfig(StageConfiguration):
-    numerics = Numerics(torch=False)
-    seed: int = scientific(1, description="Nothing.")
-
-class Study(StudyBase):
-    pass
-
-SLOW = Stage("slow", SlowConfig, "slow_work:work", needs="cpu")
-
-def page(study: Study, stage):
-    return stage(SLOW, SlowConfig())
-
-slow = study_flow(page)
-"""
-WORK = """
 import time
+import ratchet as r
 
-def work(run, config):
+@r.stage(needs="cpu", torch=False)
+def work(run):
     time.sleep(42)  # the signal comes by then, 20 s before a limit of a minute
     run.stop.check("its start")
     return {}
+
+@r.study
+def slow():
+    return work()
 """
 
 
 @pytest.mark.drawn
 def test_a_limit_that_is_too_short_for_the_start_is_told_refused_and_mended(bench, tmp_path):
     (tmp_path / "slow.py").write_text(PAGE)
-    (tmp_path / "slow_work.py").write_text(WORK)
     page = load_page(str(tmp_path / "slow.py"))
     study = page.model(name="slow")
 
