@@ -13,8 +13,7 @@ from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
 from tasks.influence.kept import complete, degraded
 from tasks.language.classifiers import kept_classifier
 from tasks.poison.detect import Scores, count_of, decided, decisions, found, scores_of
-from tasks.poison.fit import fits_of, gates, manifest_of, require_backdoor
-from tasks.poison.manifest import CLEAN, VERSION, Manifest, shares
+from tasks.poison.fit import CLEAN, VERSION, Manifest, fits_of, gates, manifest_of, require_backdoor, shares
 from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig, Measures
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested

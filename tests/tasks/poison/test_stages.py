@@ -16,8 +16,7 @@ from storage.run_directory import RunDirectory
 from tasks.language.classifiers import kept_classifier
 from tasks.poison.detect import Scores, scores_of, task_of
 from tasks.poison.final_results import REFERENCES, FinalResults, compared
-from tasks.poison.fit import Fit, numbers_of
-from tasks.poison.manifest import VERSION, Manifest, queries_of, shares
+from tasks.poison.fit import VERSION, Fit, Manifest, numbers_of, queries_of, shares
 from tasks.poison.report import document, verdict
 from tasks.stage.attempt import attempt
 from tasks.stage.run import StageRun
