@@ -42,7 +42,9 @@ CLEAN, VERSION = "-clean-queries", "-version-"
 
 
 class Manifest:
-    """Rows in their splits: `text` and `label`, and what a victim is given in their place.
+    """Rows in their splits: `text` and `label`, and what a victim is given in their place: a trigger before a text,
+    and a target's label in the place of its own. It alone says which rows are poisoned: an earlier system derived that
+    anew, by a seed, on rows that were poisoned already, and called 11 true poisons clean.
 
     `changed`: of train, the row is poisoned; of test, it is asked about with the trigger. `truth` is which training
     rows are poisoned, bool [N].
