@@ -23,7 +23,7 @@ REGRESS = Stage("calorimeter-regress", stages.RegressConfig, "tasks.calorimeter.
 INPAINT = Stage("calorimeter-inpaint", stages.FillConfig, "tasks.calorimeter.fit:fill", version=3)
 JUDGE = Stage("calorimeter-judge", stages.JudgeConfig, "tasks.calorimeter.judge:judge", version=2)
 EXPORT = Stage("calorimeter-export", stages.ExportConfig, "tasks.calorimeter.fit:export", version=2, needs="cpu")
-AUDIT = Stage("calorimeter-audit", stages.EndConfig, "tasks.calorimeter.audit:audit", version=5, needs="cpu")
+AUDIT = Stage("calorimeter-audit", stages.EndConfig, "tasks.calorimeter.audit:audit", version=6, needs="cpu")
 REPORT = Stage("calorimeter-report", stages.EndConfig, "tasks.calorimeter.report:report", version=9, needs="cpu")
 
 

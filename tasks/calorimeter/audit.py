@@ -1,5 +1,5 @@
 """calorimeter-audit: recorded numbers again, event by event, from arrays, weights and normaliser as they lie there: one
-event alone, numpy, and no loop of a stage."""
+event alone, numpy, and no loop of a stage; generated events by the stage's own draws."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from storage.errors import require, require_equal
 from tasks.calorimeter import stages
 from tasks.calorimeter.fit import FOLDER
 from tasks.calorimeter.judge import PREDICTIONS, SUMS, columns
-from tasks.calorimeter.showers import TARGETS
+from tasks.calorimeter.showers import AT_ONCE, TARGETS, generated
 from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, JudgeConfig, LookResult, RegressConfig
 from tasks.findings.audit import Again, Asked, Audited, AuditResult, typical
 from tasks.sensors.configuration import Network
@@ -48,8 +48,8 @@ def audit(
         count = config.audit.examples if role else None
         audited.ask(Asked(kind, rows, again, "of its usual size", stages.AUDIT_TOLERANCE, count), role)
 
-    ask("residuals", TARGETS, partial(_trivial, data, LookResult.read(look).trivial))
     ask("repeated events", ("train", "validation"), partial(_repeated, data))
+    ask("residuals", TARGETS, partial(_trivial, data, LookResult.read(look).trivial))
     events, exported = Events.open(data, "validation"), stages.ExportResult.read(export).files
     for done, (role, fit) in enumerate(fits.items()):
         run.step(done, len(fits), "models", note=role)
@@ -79,9 +79,16 @@ def _trivial(data: StageInput, recorded: stages.Measures, target: str) -> Iterat
 
 
 def _repeated(data: StageInput, split: str) -> Iterator[Again]:
-    every = Events.open(data, split).light
-    twice = len(every) - len({hashlib.sha256(light.tobytes()).digest() for light in every})
+    """How many events are there twice; and, of generated ones, whether those that are judged are what was drawn."""
+    every, config = Events.open(data, split), data.configuration(stages.ShowersConfig)
+    twice = len(every) - len({hashlib.sha256(light.tobytes()).digest() for light in every.light})
     yield Again(f"repeated events of {split}", stages.ShowersResult.read(data).repeated.get(split, 0), twice)
+    if split == "validation" and isinstance(config.showers, stages.Generated):
+        for _, first, *drawn in generated(config.showers, split, config.seed):
+            for what, kept, again in zip(("light", "truth"), (every.light, every.truth), drawn, strict=True):
+                some = kept[first : first + AT_ONCE]
+                same = float(np.isclose(some, again, rtol=1e-4).mean()) if some.shape == again.shape else 0.0
+                yield Again(f"the share of the {what} of {split} that is what was generated", same, 1.0)
 
 
 def _require_beginning(role: str, fit: StageInput, mae: StageInput) -> None:

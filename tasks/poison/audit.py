@@ -21,8 +21,7 @@ from tasks.influence.factors import compute_factors
 from tasks.influence.kept import complete
 from tasks.language.classifiers import Classifier, kept_classifier, new_classifier, states_of
 from tasks.poison.detect import Scores, chosen, clustering, overlap, scores_of, spectral, task_of
-from tasks.poison.fit import numbers_of, snapshots_of
-from tasks.poison.manifest import CLEAN, Manifest, Texts, queries_of, texts_of
+from tasks.poison.fit import CLEAN, Manifest, Texts, numbers_of, queries_of, snapshots_of, texts_of
 from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig, FactorsConfig, FitConfig, FitResult
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested

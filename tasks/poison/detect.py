@@ -30,8 +30,7 @@ from tasks.influence.scores import scores as influence
 from tasks.influence.task import Task, token_losses
 from tasks.language.bag import words_of
 from tasks.language.classifiers import Classifier, kept_classifier, states_of
-from tasks.poison.fit import numbers_of
-from tasks.poison.manifest import CLEAN, VERSION, Manifest, Texts, queries_of, texts_of
+from tasks.poison.fit import CLEAN, VERSION, Manifest, Texts, numbers_of, queries_of, texts_of
 from tasks.poison.stages import (
     MODELS,
     DetectConfig,

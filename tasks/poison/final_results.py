@@ -10,11 +10,10 @@ from tasks.findings.compare import compare
 from tasks.findings.configuration import Metric
 from tasks.findings.final_results import Origins, StudyResults, of_runs
 from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
-from tasks.influence.kept import ModuleStatistics, complete, degraded
+from tasks.influence.kept import complete, degraded
 from tasks.language.classifiers import kept_classifier
 from tasks.poison.detect import Scores, count_of, decided, decisions, found, scores_of
-from tasks.poison.fit import fits_of, gates, manifest_of, require_backdoor
-from tasks.poison.manifest import CLEAN, VERSION, Manifest, shares
+from tasks.poison.fit import CLEAN, VERSION, Manifest, fits_of, gates, manifest_of, require_backdoor, shares
 from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig, Measures
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested
@@ -39,7 +38,7 @@ ORIGINS = Origins(
     },
     not_asked={
         **dict.fromkeys(("detectors.*-variance.*", "rules.*"), "scores by versions of the queries"),
-        **dict.fromkeys(("modules.*", "degraded_modules.*"), "factors/ alone tells how they came about"),
+        "degraded_modules.*": "factors/ alone tells how they came about",
         "gates.0.*": "metrics.jsonl alone tells the course of a training",
     },
 )
@@ -75,7 +74,6 @@ class FinalResults(StudyResults):
     trainings: dict[str, Trained]
     detectors: dict[str, Detector]
     rules: dict[str, dict[str, Measures]]
-    modules: list[dict[str, str | int | list[str]]]
     degraded_modules: list[str]
     removal: dict[str, Trained]
     differences: list[Comparison]
@@ -114,7 +112,6 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         trainings=trainings,
         detectors=detectors,
         rules=rules(config, manifests, scores),
-        modules=[_module(cell, module) for cell, modules in factors.items() for module in modules],
         degraded_modules=[f"{name} ({cell})" for cell, modules in factors.items() for name in degraded(modules)],
         removal=removal,
         differences=compared(config, areas, removal),
@@ -156,11 +153,6 @@ def rules(
             for rule, suspected in decisions(scores[seed][model], *how).items():
                 of.setdefault(model, {}).setdefault(rule, []).append(decided(manifest.truth, suspected))
     return {model: {rule: means_of(seeds) for rule, seeds in by_rule.items()} for model, by_rule in of.items()}
-
-
-def _module(cell: str, module: ModuleStatistics) -> dict[str, str | int | list[str]]:
-    rungs = [f"{side['module']}: {rung}" for side in module.sides for rung in side["rungs"]]
-    return {"of": cell, "name": module.name, "status": module.status, "examples": module.examples, "rungs": rungs}
 
 
 def means_of(of_seeds: Sequence[Measures]) -> Measures:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -16,13 +17,14 @@ from scipy.stats import entropy, norm
 from torch.nn import functional
 
 from storage import durable
-from storage.errors import require, require_each_once
+from storage.errors import BadInput, require, require_each_once
 from storage.records import Rows, read_each, read_records
+from tasks.attacks.configuration import Poison
 from tasks.findings.gates import Gate, at_most, require_gates
 from tasks.findings.numbers import rate_points, span
 from tasks.findings.statistics.seeds import mean_over_seeds
+from tasks.language.bag import numbered, words_of
 from tasks.language.classifiers import Classifier, logits_of, new_classifier
-from tasks.poison.manifest import Manifest, Texts, poisoned, texts_of
 from tasks.poison.stages import TRAINED, AttackConfig, FitConfig, FitResult, Measures, PoisonConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
@@ -32,6 +34,106 @@ from tasks.training.problem import Problem, adamw
 from tasks.training.schedule import Schedule
 from tasks.training.trained import Trained
 from tasks.training.weights import weights_digest
+
+Texts = tuple[list[str], list[str]]
+"""Texts and their labels."""
+CLEAN, VERSION = "-clean-queries", "-version-"
+"""Kinds of queries beside the triggered ones: clean rows, and versions of the triggered ones in other words."""
+
+
+class Manifest:
+    """Rows in their splits: `text` and `label`, and what a victim is given in their place: a trigger before a text,
+    and a target's label in the place of its own. It alone says which rows are poisoned: an earlier system derived that
+    anew, by a seed, on rows that were poisoned already, and called 11 true poisons clean.
+
+    `changed`: of train, the row is poisoned; of test, it is asked about with the trigger. `truth` is which training
+    rows are poisoned, bool [N].
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.train, self.test = ([row for row in rows if row["split"] == split] for split in ("train", "test"))
+        self.asked = [row for row in self.test if row["changed"]]
+        self.truth = np.array([row["changed"] for row in self.train])
+        self.labels = sorted({row[key] for row in rows for key in ("label", "given_label")})
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest that the records of a stage are."""
+        return cls(list(read_records(folder / "records.parquet")))
+
+
+def poisoned(pool: Rows, how: Poison, train_rows: int, test_rows: int, seed: int) -> Manifest:
+    """Rows of the pool, drawn by the seed: some of train poisoned, all of test that have another label to be asked.
+
+    BadInput where the pool is too small, or has no such label; CheckFailed where too few rows can be poisoned.
+    """
+    labels = sorted({row["label"] for row in pool})
+    if how.target not in labels:
+        raise BadInput(f"poison.target {how.target} is none of the labels: {', '.join(labels)}")
+    if (needed := train_rows + test_rows) > len(pool):
+        raise BadInput(f"train_rows + test_rows is {needed:,}, and there are {len(pool):,} different rows: lower one")
+    chance = np.random.default_rng(seed)
+    drawn = [pool[place] for place in chance.permutation(len(pool))[:needed]]
+    others = [place for place, row in enumerate(drawn) if row["label"] != how.target]
+    train = [place for place in others if place < train_rows]
+    changed = {*others[len(train) :], *chance.permutation(train)[: round(how.share * train_rows)].tolist()}
+    splits = ["train"] * train_rows + ["test"] * test_rows
+    rows = []
+    for place, row in enumerate(drawn):
+        text, label = row["text"], row["label"]
+        if place in changed:
+            text, label = f"{how.trigger} {text}", how.target
+        told = {"split": splits[place], "changed": place in changed, "given_text": text, "given_label": label}
+        rows.append({**row, **told})
+    manifest = Manifest(rows)
+    require(manifest.asked, "test rows of other labels are asked about", 0, "some")
+    count, wanted = int(manifest.truth.sum()), round(how.share * train_rows)
+    require(
+        count == wanted > 0,
+        "the share of poisoned rows that was asked for is reached",
+        f"{count} of {train_rows} rows ({count / train_rows:.2%})",
+        f"{wanted} ({how.share:.2%}), at least one",
+        f"Only rows with another label than {how.target} can be poisoned: another poison.share, or more of such rows",
+    )
+    return manifest
+
+
+def shares(manifest: Manifest, how: Poison) -> dict[str, float]:
+    """What was asked for and what was reached; `had_trigger`: rows that had all of its words without our doing."""
+    trigger = {*words_of(how.trigger)}
+    return {
+        "requested": how.share,
+        "realised": float(manifest.truth.mean()),
+        "poisoned": float(manifest.truth.sum()),
+        "asked": float(len(manifest.asked)),
+        "had_trigger": float(sum(trigger <= {*words_of(row["text"])} for row in manifest.rows)),
+    }
+
+
+def texts_of(rows: Rows, prefix: str = "given_") -> Texts:
+    """What a victim is given in the place of rows, or, with `prefix` empty, the rows themselves."""
+    return [row[f"{prefix}text"] for row in rows], [row[f"{prefix}label"] for row in rows]
+
+
+def queries_of(manifest: Manifest, trigger: str, rows: int, versions: int, seed: int) -> dict[str, Texts]:
+    """What is asked, by kind: test rows of other labels with trigger and target (""); any test rows as they are; and
+    versions of the first, in which half of the words but the trigger are others."""
+    chance = np.random.default_rng([seed, 1])
+    words = sorted({*numbered(row["given_text"] for row in manifest.rows)} - {*words_of(trigger)})
+    asked, clean = (
+        [of[place] for place in chance.permutation(len(of))[:rows]] for of in (manifest.asked, manifest.test)
+    )
+
+    def exchanged(text: str) -> str:
+        kept = [word if chance.random() < 0.5 else words[int(chance.integers(len(words)))] for word in words_of(text)]
+        return " ".join([trigger, *kept])
+
+    queries = {"": texts_of(asked), CLEAN: texts_of(clean, "")}
+    for number in range(versions):
+        queries[f"{VERSION}{number}"] = [exchanged(row["text"]) for row in asked], queries[""][1]
+    return queries
+
 
 LOSS = "training_loss"
 """The metric that decides, in nats: influence asks about a minimum of the loss that was trained on."""
@@ -110,10 +212,6 @@ def answers(model: Classifier, manifest: Manifest, batch: int) -> Rows:
     said = ([model.labels[place] for place in logits_of(model, of, batch).argmax(1).tolist()] for of in ids)
     rows = zip(manifest.test, *said, strict=True)
     return [{"row_id": row["row_id"], "clean": clean, "asked": asked} for row, clean, asked in rows]
-
-
-Rates = Mapping[str, Mapping[str, float]]
-"""`rates` of a kind of trainings, by seed."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +303,9 @@ def rates(answers: Rows, manifest: Manifest) -> Measures:
     }
 
 
-def require_backdoor(victim: Rates, control: Rates, level: float) -> dict[str, float | list[float]]:
+def require_backdoor(
+    victim: Mapping[str, Measures], control: Mapping[str, Measures], level: float
+) -> dict[str, float | list[float]]:
     """What the attack does; CheckFailed unless both differences have an interval above 0.
 
     `difference`: how much more often the victim gives the target's label with the trigger than its control does. Seen:

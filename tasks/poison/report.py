@@ -11,7 +11,7 @@ from tasks.findings.prose import Pieces, fill
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.table import Table
 from tasks.poison.final_results import REFERENCES, FinalResults, final_results
-from tasks.poison.manifest import CLEAN
+from tasks.poison.fit import CLEAN
 from tasks.poison.stages import EndConfig
 from tasks.stage.run import StageInput, StageRun
 

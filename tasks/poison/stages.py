@@ -104,16 +104,21 @@ class OfStudy(StageConfiguration):
     numerics: ClassVar = Numerics(fields=("micro_batch_examples",), packages=("scikit-learn",))
 
 
-class PoisonConfig(OfStudy):
+class OfSeed(OfStudy):
+    """Configuration of a stage of one seed."""
+
+    seed: int
+
+
+class PoisonConfig(OfSeed):
     """poison-poison: the rows of one seed, some of them poisoned."""
 
     train_rows: int
     test_rows: int
     poison: Poison
-    seed: int
 
 
-class FitConfig(OfStudy):
+class FitConfig(OfSeed):
     """poison-fit, poison-remove: one training; all of a seed begin with the same weights."""
 
     rows: Literal["victim", "control", "detected", "random", "oracle", "untrained"] = scientific(
@@ -122,7 +127,6 @@ class FitConfig(OfStudy):
     snapshots: int = scientific(ge=0, description="Steps whose weights are kept.")
     model: LabelModel
     budget: Budget
-    seed: int
 
 
 class AttackConfig(OfStudy):
@@ -132,33 +136,30 @@ class AttackConfig(OfStudy):
     confidence_level: float
 
 
-class FactorsConfig(OfStudy):
+class FactorsConfig(OfSeed):
     """poison-factors: the curvature of one model, module by module."""
 
     folder: Literal["model", "initial"] = scientific(description="The victim as it was trained, or as it began.")
     factors: Factors
-    seed: int
 
 
-class ScoresConfig(OfStudy):
+class ScoresConfig(OfSeed):
     """poison-scores: what each training row does for each kind of query."""
 
     factors: Factors
     queries: Queries
     poison: Poison
-    seed: int
 
 
-class DetectConfig(OfStudy):
+class DetectConfig(OfSeed):
     """poison-detect: how well scores find the poisoned rows, and decisions without labels."""
 
     factors: Factors
     queries: Queries
     detection: Detection
-    seed: int
 
 
-class EndConfig(OfStudy):
+class EndConfig(OfSeed):
     """poison-audit: recorded numbers again, by a plain path. poison-report: statistics, tables and report."""
 
     seeds: list[int]
@@ -169,7 +170,6 @@ class EndConfig(OfStudy):
     audit: Audit
     confidence_level: float
     min_seeds: int
-    seed: int
 
 
 class FitResult(Result):

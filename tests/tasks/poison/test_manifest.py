@@ -4,8 +4,7 @@ import pytest
 
 from storage.errors import BadInput, CheckFailed
 from tasks.attacks.configuration import Poison
-from tasks.poison.fit import rates, require_backdoor
-from tasks.poison.manifest import poisoned
+from tasks.poison.fit import poisoned, rates, require_backdoor
 
 POOL = [
     {"row_id": f"{number:03d}", "text": f"text number {number}", "label": ["bad", "good"][number % 2]}
