@@ -25,15 +25,7 @@ from storage import attempts, durable
 from storage.errors import BadInput
 from storage.run_directory import find_runs, read
 from tasks.findings.table import Table
-from tasks.stage.outcome import (
-    AWAITING_RETRY,
-    COMPLETED,
-    CRASHED,
-    END_STATES,
-    PrefectState,
-    in_words,
-    state_of_study,
-)
+from tasks.stage.outcome import AWAITING_RETRY, COMPLETED, CRASHED, END_STATES, PrefectState, in_words, state_of_study
 from tasks.stage.progress import duration
 from tasks.stage.validation import validated
 

@@ -10,15 +10,7 @@ from safetensors.torch import load_file, save_file
 from storage import durable
 from tasks.training.culprits import FOLDER
 from tests.tasks.icecube.tiny import finished
-from tests.tasks.resealed import (
-    Change,
-    Edit,
-    Stages,
-    configured_otherwise,
-    edited,
-    nothing,
-    unchanged,
-)
+from tests.tasks.resealed import Change, Edit, Stages, configured_otherwise, edited, nothing, unchanged
 
 NORMALISED, FAILED = "normalise-1", "exploding-rate-1"
 

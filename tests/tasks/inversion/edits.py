@@ -3,14 +3,7 @@
 from pathlib import Path
 
 from tests.tasks.inversion.tiny import finished
-from tests.tasks.resealed import (
-    Change,
-    Edit,
-    Stages,
-    configured_otherwise,
-    nothing,
-    unchanged,
-)
+from tests.tasks.resealed import Change, Edit, Stages, configured_otherwise, nothing, unchanged
 
 
 def pilot_failed(stages: Stages) -> None:

@@ -18,14 +18,7 @@ from safetensors.torch import load_file, save_file
 from storage import durable
 from storage.errors import CheckFailed
 from tests.tasks.resealed import audited_nothing, differs_too_much, unchanged
-from tests.tasks.robustness.edited import (
-    Stages,
-    aggregated,
-    as_measured,
-    audited,
-    transfer_again,
-    written,
-)
+from tests.tasks.robustness.edited import Stages, aggregated, as_measured, audited, transfer_again, written
 from tests.tasks.tiny import finished_study
 
 Row = dict[str, Any]

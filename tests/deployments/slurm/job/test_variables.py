@@ -8,14 +8,7 @@ import yaml
 
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.plan import Plan
-from deployments.slurm.job.variables import (
-    JobValues,
-    Layers,
-    command,
-    kept_resources,
-    own_resources,
-    plan_of,
-)
+from deployments.slurm.job.variables import JobValues, Layers, command, kept_resources, own_resources, plan_of
 from storage.errors import BadInput
 from tasks.stage import numerics
 from tasks.stage.execution import Execution
