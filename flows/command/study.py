@@ -53,7 +53,11 @@ def run_study(options: argparse.Namespace) -> int:
     if options.command not in ("status", "cancel") and options.fresh and (options.dry_run or options.status):
         raise BadInput("--fresh begins stages anew, and --dry-run and --status change nothing: leave one of both out")
     root = settings.root_of(options)
-    slurm = _at_site(page, study, root) if options.dispatch == "slurm" else None
+    slurm: SlurmStudy | None = None
+    if options.dispatch == "slurm":
+        from deployments.slurm.study import study as on_site
+
+        slurm = on_site.SlurmStudy.at_site(page, study, root)
     if options.command == "cancel":
         from flows.command.on_slurm import cancel
 
@@ -254,12 +258,6 @@ def _run_here(page: Page, study: Any, walk: Walk, as_flow: bool) -> int:
         kept = "what is finished is kept, and " * any((handle.run.path / "locks").exists() for handle in walk.handles)
         show(f"exit code {ended.exit_code}; {kept}{goes_on}", style="dim")
     return ended.exit_code
-
-
-def _at_site(page: Page, study: Any, root: str) -> SlurmStudy:
-    from deployments.slurm.study.study import SlurmStudy
-
-    return SlurmStudy.at_site(page, study, root)
 
 
 def _show_result(walk: Walk) -> int:

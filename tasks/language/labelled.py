@@ -28,10 +28,8 @@ MIXED = 0.2
 
 
 def labelled(run: StageRun, config: LabelledConfig) -> LabelledResult:
-    """The work of a stage. Records: row_id, text and label, of equal texts the first.
-
-    The id is the row's place in what was read, and a digest of its text.
-    """
+    """The work of a stage. Records: row_id (the row's place in what was read, and a digest of its text), text and
+    label, of equal texts the first."""
     skipped = Counter[str]()
     if isinstance(config.text, Sentences):
         rows = list(sentences(config.text, config.seed))

@@ -48,7 +48,9 @@ def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult
         for role in (*TRAINED, *(f"without-{rows}" for rows in REMOVED)):
             what = f"{role}-{seed}"
             ask("predictions", what, manifest.test, _answers(what, given[role], manifest), few)
-        ask("beginnings", "", ("initial", *_rates(given)), _beginnings(given["victim"], manifest, run.cache))
+        victim = given["victim"]
+        rates = FitResult.read(victim).snapshots
+        ask("beginnings", "", ("initial", *rates), _beginnings(victim, rates, manifest, run.cache))
         scores = scores_of(given["scores"], manifest, config.factors, config.queries)
         ask("rows taken away", "", REMOVED, _taken(given["found"], scores, manifest, config, seed))
         for model, kind in product(MODELS, ("", CLEAN)):
@@ -99,7 +101,8 @@ def _scores(
         curved = divided(mean, _factors(given[f"{model}_factors"], own, texts, Path(folder), anew), how.damping)
     parts = {f"identity{kind}": [(own, 1.0, mean)], f"{config.factors.strategy}{kind}": [(own, 1.0, curved)]}
     if model == "victim":
-        steps = [(_kept(victim / folder, manifest), rate) for folder, rate in _rates(given).items()]
+        rates = FitResult.read(given["victim"]).snapshots
+        steps = [(_kept(victim / folder, manifest), rate) for folder, rate in rates.items()]
         parts[f"tracin{kind}"] = [(of, rate, _mean_gradient(of, queries)) for of, rate in steps]
 
     def again(place: int) -> Iterator[Again]:
@@ -134,13 +137,9 @@ def _kept(folder: Path, manifest: Manifest) -> Classifier:
     return model
 
 
-def _rates(given: Inputs) -> dict[str, float]:
-    return FitResult.read(given["victim"]).snapshots
-
-
-def _beginnings(victim: StageInput, manifest: Manifest, cache: Path) -> Recompute:
+def _beginnings(victim: StageInput, rates: dict[str, float], manifest: Manifest, cache: Path) -> Recompute:
     """The weights with which a victim began are those of its seed, and its snapshots' rates those of its budget."""
-    config, rates = victim.configuration(FitConfig), FitResult.read(victim).snapshots
+    config = victim.configuration(FitConfig)
     schedule = Schedule(config.budget, len(manifest.train))
     require_equal(f"the snapshots that {victim.path} kept", sorted(rates), sorted(snapshots_of(config, schedule)))
 
@@ -174,10 +173,9 @@ def divided(gradients: Arrays, folder: Path, damping: float | None) -> Arrays:
     """Gradients [rows, columns] of modules by their damped curvature, by numpy from the files of factors; without those
     that `scores` leaves out."""
     by_module = {}
-    left_out = ("not_finite", "no_curvature")
-    usable = (name for name in gradients if durable.read_json(folder / f"{name}.json")["status"] not in left_out)
-    for name in usable:
-        gradient = gradients[name]
+    for name, gradient in gradients.items():
+        if durable.read_json(folder / f"{name}.json")["status"] in ("not_finite", "no_curvature"):
+            continue
         tensors = read_tensors(folder / f"{name}.finished.safetensors").items()
         kept = {key: tensor.double().numpy() for key, tensor in tensors}
         rows, columns = _basis(kept, "rows", len(gradient)), _basis(kept, "columns", gradient.shape[1])

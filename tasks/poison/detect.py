@@ -181,10 +181,8 @@ def scores_of(stage: StageInput, manifest: Manifest, factors: Factors, queries: 
 
 
 def found(truth: np.ndarray, scores: np.ndarray, k: int) -> dict[str, float]:
-    """AUROC, average precision, and F1 of the `k` highest scores; `truth` is bool [N].
-
-    Ties count as their mean: constant scores have an AUROC of 0.5 wherever the poisoned rows stand.
-    """
+    """AUROC, average precision, and F1 of the `k` highest scores; `truth` is bool [N]. Ties count as their mean:
+    constant scores have an AUROC of 0.5 wherever the poisoned rows stand."""
     least = np.sort(scores)[-k]
     above, level = scores > least, scores == least
     hits = truth[above].sum() + (k - above.sum()) * truth[level].mean()
@@ -204,10 +202,7 @@ def decided(truth: np.ndarray, suspected: np.ndarray) -> dict[str, float]:
 
 def decisions(scores: Mapping[str, np.ndarray], strategy: str, how: Detection) -> dict[str, np.ndarray]:
     """Rule -> which rows it suspects by the scores of one model, bool [N]: by those of influence, or by those of every
-    kind of query.
-
-    `how.assumed_share` of the rows is expected to be poisoned; the last rule is the majority of the others.
-    """
+    kind of query. `how.assumed_share` of the rows is expected to be poisoned; the last rule is the majority."""
     own, share = scores[strategy], how.assumed_share
     low, high = np.percentile(own, [25, 75])
     kinds = np.stack([of for name, of in scores.items() if name.startswith(strategy)], axis=1)

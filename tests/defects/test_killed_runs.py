@@ -22,17 +22,13 @@ from flows import command
 from storage import durable, locks
 
 STUDY = """
-import time
-from pathlib import Path
-import ratchet as r
-
+import time, pathlib, ratchet as r
 @r.stage(needs="cpu", torch=False)
 def only(run):
-    while not (Path(__file__).parent / "go").exists():
+    while not (pathlib.Path(__file__).parent / "go").exists():
         run.stop.check()
         time.sleep(0.02)
     return {"done": 1}
-
 @r.study
 def killed_study():
     return only()

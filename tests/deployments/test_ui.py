@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from deployments.prefect.flow_run import LABEL
 from storage import durable, locks
 from tests.conftest import REPOSITORY, heed_ctrl_c
 from tests.deployments.prefect.test_embedded import _gone, _processes_of, database_in
+from tests.deployments.prefect.test_local import eventually
 from tests.flows.test_again import SMALL
 
 
@@ -146,7 +146,7 @@ def test_what_ran_while_no_server_stood_is_shown_by_the_ui_and_its_retry_goes_on
         kept = _command(own_prefect_home, "fails.py", cwd=tmp_path)
         try:
             server, _ = opened(kept)
-            runs = _eventually(lambda: len(runs := asked(server, "flow_runs/filter", {})) == 2 and runs)  # noqa: B023
+            runs = eventually(lambda: len(runs := asked(server, "flow_runs/filter", {})) == 2 and runs)  # noqa: B023
             by_name = {run["name"]: run for run in runs}
             assert {name: run["state"]["name"] for name, run in by_name.items()} == {
                 "fails-s7": "Completed" if seen_before else "Failed",
@@ -161,15 +161,7 @@ def test_what_ran_while_no_server_stood_is_shown_by_the_ui_and_its_retry_goes_on
                 assert shown == {"fails-stages"}, "no report was made"
                 retry = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True}
                 asked(server, f"flow_runs/{failed['id']}/set_state", retry)
-                _eventually(lambda: asked(server, f"flow_runs/{failed['id']}")["state"]["name"] == "Completed")  # noqa: B023
+                eventually(lambda: asked(server, f"flow_runs/{failed['id']}")["state"]["name"] == "Completed")  # noqa: B023
         finally:
             kept.send_signal(signal.SIGINT)
             kept.communicate(timeout=300)
-
-
-def _eventually(look: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 300
-    while not (seen := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    return seen

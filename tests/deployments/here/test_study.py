@@ -161,16 +161,13 @@ def test_where_no_server_stands_nothing_of_prefect_is_imported_and_none_is_start
 
 
 LOADS = """
-import os
-import torch
 import ratchet as r
+import torch
 from torch.utils.data import DataLoader, TensorDataset
-
 @r.stage()
 def fit(run):
     loader = DataLoader(TensorDataset(torch.ones(64, 4)), batch_size=16, num_workers=2, multiprocessing_context="fork")
     return {"sum": sum(batch[0].sum().item() for _ in range(2) for batch in loader)}
-
 @r.study
 def loads():
     return fit()

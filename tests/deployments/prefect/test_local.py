@@ -53,7 +53,7 @@ def run_page(root: Path, *calls: Call) -> tuple[Walk, State[Any]]:
 
 def task_states(state: State[Any]) -> dict[str, tuple[str, str, str]]:
     with get_client(sync_client=True) as client:
-        chosen = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(str(state.state_details.flow_run_id))]))
+        chosen = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_of(state)]))
         runs = client.read_task_runs(flow_run_filter=chosen)
     return {run.name: (run.state.type.value, run.state.name, run.state.message) for run in runs if run.state}
 
@@ -77,7 +77,7 @@ def test_a_task_run_shows_its_stage_state_cause_and_log(tmp_path):
         "crashed": ("CRASHED", "Crashed"),
     }
     _, state = run_page(tmp_path, *(call(f"s-{end.replace('_', '-')}", end) for end in ends))
-    shown = _eventually(lambda: len(found := task_states(state)) == len(ends) and found)
+    shown = eventually(lambda: len(found := task_states(state)) == len(ends) and found)
     assert {name.partition(" ")[0][2:].replace("-", "_"): each[:2] for name, each in shown.items()} == ends
     (failed,) = (each[2] for name, each in shown.items() if "check-failed" in name)
     assert "weights moved: measured 0, required more than 0" in failed and str(tmp_path) in failed
@@ -129,7 +129,7 @@ def test_a_second_start_shows_what_is_finished_with_its_results_and_what_each_st
     _, began = run_page(tmp_path, *calls)
     walk, state = run_page(tmp_path, *calls)
     first, last = (f"{handle.label} {handle.run.fingerprint[:12]}" for handle in walk.handles)
-    shown = _eventually(lambda: len(found := task_states(state)) == 2 and found)
+    shown = eventually(lambda: len(found := task_states(state)) == 2 and found)
     paths = [str(handle.run.path) for handle in walk.handles]
     assert shown == {first: ("COMPLETED", "Cached", paths[0]), last: ("COMPLETED", "Cached", paths[1])}
     assert not (walk.handles[0].run.attempts / "0002.json").exists(), "nothing was done again"
@@ -183,7 +183,7 @@ def test_a_retry_leaves_no_card_of_the_start_before(tmp_path, monkeypatch):
     ]
 
 
-def _eventually(look: Callable[[], Any]) -> Any:
+def eventually(look: Callable[[], Any]) -> Any:
     """Task runs reach the server through a queue."""
     deadline = time.monotonic() + 300
     while not (found := look()) and time.monotonic() < deadline:

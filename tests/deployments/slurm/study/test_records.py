@@ -1,7 +1,6 @@
 """The engine's own record of a run: what is decided over an older state is not set, and who asked for a job is kept."""
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,12 +84,3 @@ def test_a_record_that_is_damaged_or_another_version_s_is_none(handle, content):
     file.unlink() if content is None else file.write_bytes(durable.canonical_json(content))
     assert record_of(handle.run) is None and records.of(run) is None and records.watched([run]) == []
     assert RecordStarter(records).make(handle, True, 0).id != run
-
-
-def test_a_record_is_kept_whole(handle):
-    records = Records()
-    started(records, handle)
-    record = record_of(handle.run)
-    assert record is not None
-    records.write(handle.run, replace(record, message="waits for a place"))
-    assert record_of(handle.run) == replace(record, message="waits for a place")
