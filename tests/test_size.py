@@ -47,7 +47,7 @@ ABOVE: dict[str, int] = {
     "all": 52_111,
     "tests": 55_126,
 }
-"""Floors above their cap, and how many lines they may have until they are below: these numbers only fall. (That of slurm
+"""Floors above their cap, and how many lines they may have until they are below: these numbers fall. (That of slurm
 rose once, with the engine of issue 51: it stands beside Prefect's runs of stages, which go with its next part.)"""
 
 
