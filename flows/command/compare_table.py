@@ -69,7 +69,7 @@ def compared_table(file: Path, asked: Asked) -> Found:
     except CheckFailed as error:
         ways = {
             "have the same value": ". Where values may be equal (counts, say): --allow-equal",
-            "needs the same seeds": f". Where arms share no {asked.pair}: --test unpaired",
+            "needs the same seeds": f". Where arms share no {asked.pair}: leave one of them out, or --test unpaired",
         }
         hint = "".join(way for words, way in ways.items() if words in str(error.measured))
         raise BadInput(f"{file}: {error.measured}{hint}") from None
