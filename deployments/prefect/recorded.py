@@ -4,6 +4,7 @@ that a person can look at it, and retry it.
 Prefect stamps its states with its own clock, so such a run is tagged `recorded`, and says itself when it ran.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import LogCreate
 from prefect.client.schemas.objects import FlowRun
+from prefect.types import DateTime
 
 from deployments.dag.page import Page
 from deployments.dag.walk import Handle, Walk
@@ -73,6 +76,8 @@ def _record(client: SyncPrefectClient, profile: Profile, root: Path, origin: dic
         idempotency_key=f"{RECORDED}:{handles[-1].run.path}:{last}",
         state=prefect_state(state, f"ran without Prefect, {date(began)} to {date(ended)}\n{message}"),
     )
+    level, now = logging.INFO if state == COMPLETED else logging.ERROR, DateTime.now("UTC")
+    client.create_logs([LogCreate(name="study", level=level, message=message, timestamp=now, flow_run_id=run.id)])
     shown = StudyArtifacts(client, study, str(run.id))
     shown.text("stages", _table(rows).markdown(), "When each stage ran: Prefect shows the moment of recording")
     if handles[-1].finished:
