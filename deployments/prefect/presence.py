@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 NAMING = ("PREFECT_API_URL", "PREFECT_PROFILE", "DATABASE_CONNECTION_URL")
 """Beginnings and ends of variables and settings by which a server, or its database, is another than the usual one."""
-FILES = (".env", "prefect.toml", "pyproject.toml")
-"""Where Prefect reads settings in the folder of a command."""
+FILES = (".env", "prefect.toml", "pyproject.toml")  # where Prefect reads settings in the folder of a command
 
 
 def may_stand() -> bool:

@@ -67,10 +67,10 @@ def _record(client: SyncPrefectClient, profile: Profile, root: Path, origin: dic
         return
     state, message = _ended(handles)
     deployment = client.read_deployment_by_name(f"{page.name}/{profile.name}-local")
-    seed = origin["study"].get("seed")
+    seed, dispatch = origin["study"].get("seed"), "slurm" if any(row.job for row in rows) else "local"
     run = client.create_flow_run_from_deployment(
         deployment.id,
-        parameters={"study": origin["study"], "root": str(root.absolute()), "dispatch": "local", "over": page.over},
+        parameters={"study": origin["study"], "root": str(root.absolute()), "dispatch": dispatch, "over": page.over},
         name=f"{study}-" + ("sweep" if page.over else f"s{seed}"),
         tags=[study, "sweep" if page.over else f"seed-{seed}", RECORDED],
         idempotency_key=f"{RECORDED}:{handles[-1].run.path}:{last}",
@@ -120,16 +120,17 @@ class Row(NamedTuple):
     ended: float
     end: str
     host: str
+    job: str
 
 
 def _rows(handle: Handle) -> Iterator[Row]:
     folder = handle.run.attempts
     for row in attempts.records(folder):
         ended = attempts.ended_at(folder, row) or row["started_at"]
-        end = row.get("end_state")
-        yield Row(handle.label, row["attempt"], row["started_at"], ended, in_words(end or "killed"), str(row["host"]))
+        where, began = (str(row["host"]), row.get("slurm_job_id") or ""), row["started_at"]
+        yield Row(handle.label, row["attempt"], began, ended, in_words(row.get("end_state") or "killed"), *where)
 
 
 def _table(rows: Sequence[Row]) -> Table:
     cells = [[*row[:2], date(row.began), duration(row.ended - row.began), *row[4:]] for row in rows]
-    return Table("Attempts.", ["stage", "attempt", "began", "took", "end", "host"], cells)
+    return Table("Attempts.", ["stage", "attempt", "began", "took", "end", "host", "job"], cells)

@@ -25,7 +25,7 @@ from tasks.stage import outcome
 
 JOBS_GO_ON = (
     "Jobs that run or are queued go on; what comes after them is submitted when the same command is started again, "
-    "which finds them, or another study of this root is followed. To end them: ratchet cancel, with the same options"
+    "which finds them. To end them: ratchet cancel, with the same options"
 )
 
 

@@ -71,8 +71,6 @@ class Call(Configuration):
 
 
 class Study(StudyBase):
-    """A page of any stage calls."""
-
     calls: list[Call] = scientific([], description="in page order")
 
 

@@ -143,6 +143,12 @@ def test_a_detached_study_goes_on_through_a_job_that_follows_it_and_the_one_that
     alone.require_each_once()
 
 
+def test_a_sweep_with_a_stopped_cell_has_its_table_without_it(alone):
+    alone.hold.unlink()
+    code, said = alone.command("sweep", "--over=training.poisoned_loss=0,998,999", "--dispatch=slurm", "--wait").end()
+    assert code == 1 and "the sweep (without training.poisoned_loss 0) is finished" in said, said + alone.told()
+
+
 ARMS = '''
 """Six arms, none of which has what the report asks for."""
 import ratchet as r

@@ -24,7 +24,7 @@ from deployments.slurm.study.follow import Follower, Host, final_state, standing
 from deployments.slurm.study.follower import Entry, FollowerJob
 from deployments.slurm.study.preflight import require_runnable
 from deployments.slurm.study.records import Records, RecordStarter
-from deployments.slurm.study.standings import Look, Standing, Standings
+from deployments.slurm.study.standings import Look, Standing
 from deployments.slurm.study.stop import wanted_by_others
 from deployments.slurm.study.study import SlurmStudy
 from storage import locks
@@ -52,20 +52,20 @@ class Engine(Host):
     def __init__(self, site: Site, lock: locks.Lock | None = None) -> None:
         """Without a lock it only looks."""
         self._site, self._records = site, Records()
-        self._work: dict[Path, tuple[Handle, SlurmStudy]] = {}
-        """The stages that were looked at, by the folders of their jobs."""
+        self._work: dict[Path, tuple[Handle, SlurmStudy, Path]] = {}
+        """The stages that may be started, with the source of their jobs, by the folders of these."""
         self.service = Service(JOBS, site, lock, self._records, _Nowhere()) if lock else None
 
-    def know(self, slurm: SlurmStudy) -> None:
-        """Takes in the stages of a study: from now on their jobs are seen to."""
-        self._work |= {jobs_folder(handle.run): (handle, slurm) for handle in slurm.handles if not handle.finished}
-        self._records.read(slurm.handles, [])
+    def know(self, slurm: SlurmStudy) -> None:  # from now on the jobs of its stages are seen to
+        self._records.read(slurm.walk.handles, [])
 
     @contextmanager
     def looking(self, slurm: SlurmStudy, starts: bool, **how: Any) -> Iterator[Look]:
-        self.know(slurm)
-        starter = RecordStarter(self._records) if starts and self.service else None
-        yield Look(self._records, SlurmCommands(), starter=starter, **how)
+        serves = starts and self.service is not None
+        source = slurm.kept_source() if serves else Path()  # before a look: it may not be as it was staged
+        yield Look(self._records, SlurmCommands(), starter=RecordStarter(self._records) if serves else None, **how)
+        if serves:  # after it: a sweep's table without the cells that stopped is a stage by now
+            self._work |= {jobs_folder(handle.run): (handle, slurm, source) for handle in slurm.walk.handles}
 
     def require_runnable(self, slurm: SlurmStudy) -> None:
         require_runnable(slurm)
@@ -96,10 +96,11 @@ class Engine(Host):
         for run in self._records.waiting() if service.places.are_kept else ():
             if allowed is not None and under_way >= allowed:
                 break
-            handle, slurm = self._work[Path(run.folder)]
+            if not (work := self._work.get(Path(run.folder))):
+                continue  # its study could not be looked at
+            handle, slurm, source = work
             if self._records.set_state(SetState(run, "PENDING", "Pending", "")):
                 under_way += 1
-                source = slurm.kept_source()
                 variables, parameters = job_variables(self._site, handle, source), stage_parameters(handle, slurm.file)
                 asked = Asked(run.id, run_name(handle), parameters, variables, Path(run.folder))
                 service.submit(asked, job_values(self._site, handle, source))
@@ -130,6 +131,7 @@ class Studies:
     def end_of(self, slurm: SlurmStudy) -> tuple[PrefectState, str] | None:
         """How a study ended; None while it is followed. Tells how it stands where another process serves."""
         if self._engine.service is None:
+            slurm.walk.check_markers()
             stages = standings(self._engine, slurm, partial(self._told, slurm.file.stem))
             if slurm.file not in {entry.file for entry in self._job.entries()}:
                 return final_state(stages)
@@ -182,7 +184,7 @@ class Studies:
     def _look_at(self, entry: Entry) -> None:
         follower, told = self._followers[entry.file], partial(self._told, entry.file.stem)
         try:
-            stages: Standings = follower.start(told) if entry.by_person else follower.advance(told)
+            stages = follower.start(told) if entry.by_person else follower.advance(told)
         except OSError as error:
             LOG.warning("%s: %s", entry.file.stem, error)
             return

@@ -23,8 +23,6 @@ from tasks.stage.numerics import without_cuda
 from tasks.stage.run import Needs
 
 LOG = logging.getLogger("ratchet.slurm")
-
-
 ValuesOf = Callable[[Handle], tuple[JobValues, Container[str]]]
 """What the job of a stage is made of, and the names of the variables of who submits it."""
 

@@ -76,10 +76,6 @@ def test_a_signal_stops_the_study(tmp_path):
     assert not walk.handles[1].run.path.exists() and state.exit_code == 75
 
 
-def test_bad_input_outweighs_a_failure(tmp_path):
-    assert run(tmp_path, call("failed", "check_failed"), call("bad", "bad_input"))[1].exit_code == 2
-
-
 def test_finished_stages_are_never_run_again(tmp_path):
     run(tmp_path, call("only"))
     walk, state, _ = run(tmp_path, call("only"))
