@@ -13,12 +13,17 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import psutil
+from prefect.client.orchestration import get_client
+from prefect.exceptions import PrefectException
+from prefect.states import StateType
 
 from deployments.prefect.embedded import Server, private_log
+from deployments.prefect.flow_run import flow_runs, of_type
 from deployments.waits import END_SECONDS, end
 
 SAVE_SECONDS = 120.0
@@ -49,22 +54,38 @@ def worker(server: Server, pool: str, log: Path, *options: str) -> Iterator[subp
     try:
         yield process
     finally:
-        _end(process)
+        _end(process, pool)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the worker and what it runs; studies save first, and say so to the server, which must still be there."""
+def _end(process: subprocess.Popen[bytes], pool: str) -> None:
+    """Ends the worker and what it runs; studies save first, and say so to the server, which must still be there.
+
+    A process whose flow run has ended is waited for: a signal would make of it, in Prefect's worker, a Crashed one.
+    """
     assert process.stdin
     try:
         running = psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
         running = []
+    if not _runs_in(pool):
+        _, running = psutil.wait_procs(running, timeout=END_SECONDS)
     for child in running:
-        child.terminate()
+        with suppress(psutil.NoSuchProcess):
+            child.terminate()
     psutil.wait_procs(running, timeout=SAVE_SECONDS)
     process.terminate()
     end(process)
     process.stdin.close()
+
+
+def _runs_in(pool: str) -> bool:
+    """Whether a flow run of the pool is under way; a server that does not answer cannot deny it."""
+    working = of_type(StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
+    try:
+        with get_client(sync_client=True) as client:
+            return bool(flow_runs(client, pool, newest_only=True, state=working))
+    except (httpx.HTTPError, PrefectException):
+        return True
 
 
 def _end_with_command() -> None:

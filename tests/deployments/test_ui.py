@@ -118,6 +118,7 @@ def test_a_worker_that_ends_by_itself_ends_the_command_with_where_its_log_is(own
 
 
 FAILS = """
+import sys, time
 from pathlib import Path
 import ratchet as r
 
@@ -130,6 +131,12 @@ def look(run, seed: int):
 @r.study
 def fails():
     return look()
+
+if "prefect" in sys.modules:  # its run is Completed before its process ends, and the UI is closed in between
+    @fails.on_completion
+    def end(*_):
+        time.sleep(2)
+        Path(__file__).with_name("ended").touch()
 """
 
 
@@ -165,3 +172,4 @@ def test_what_ran_while_no_server_stood_is_shown_by_the_ui_and_its_retry_goes_on
         finally:
             kept.send_signal(signal.SIGINT)
             kept.communicate(timeout=300)
+        assert (tmp_path / "ended").exists(), "ended by a signal: Prefect may call a completed run Crashed for that"
