@@ -1,6 +1,7 @@
 """Makes the work pools and deployments on a Prefect server, as `prefect deploy --all` does from `prefect.yaml`."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,13 @@ from prefect.exceptions import ObjectAlreadyExists
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.importtools import import_object
 
-from deployments.prefect.generate import JOBS
 from deployments.study_flow import made
 
 
 def make_pool(client: SyncPrefectClient, name: str) -> None:
-    """Makes the pool; one that is there stays as it is, since a person may have changed its form."""
-    pool = WorkPoolCreate(name=name, type="process")
-    if name == JOBS:
-        from deployments.slurm.pool.worker import SlurmWorker
-
-        template = SlurmWorker.get_default_base_job_template()
-        pool = WorkPoolCreate(name=name, type=SlurmWorker.type, base_job_template=template)
-    try:
-        client.create_work_pool(pool)
-    except ObjectAlreadyExists:
-        pass
+    """Makes the pool; one that is there stays as it is, since a person may have changed it."""
+    with suppress(ObjectAlreadyExists):
+        client.create_work_pool(WorkPoolCreate(name=name, type="process"))
 
 
 def deploy(client: SyncPrefectClient, deployments: Iterable[dict[str, Any]]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from deployments.dag.walk import Handle
 from deployments.slurm.cluster.client import SlurmError
 from deployments.slurm.cluster.site import read_site
-from deployments.slurm.study.engine import Studies
+from deployments.slurm.study.follow import Studies
 from deployments.slurm.study.follower import FollowerJob
 from deployments.slurm.study.standings import Standing
 from storage.errors import BadInput
@@ -36,7 +36,7 @@ def main() -> int:
     site = read_site()
     job, note = FollowerJob(site), Path(os.environ["RATCHET_STOP_NOTE"])
     LOG.info("job %s follows the studies in %s", os.environ.get("SLURM_JOB_ID"), job.folder)
-    studies = Studies(site, job, _tell)
+    studies = Studies(site, job, tell)
     try:
         return follow(studies, job, note)
     except BadInput as error:
@@ -46,7 +46,8 @@ def main() -> int:
         studies.end()
 
 
-def _tell(study: str, handle: Handle, standing: Standing) -> None:
+def tell(study: str, handle: Handle, standing: Standing) -> None:
+    """Logs how a stage stands."""
     LOG.info("%s: %s %s  %s", study, handle.label, handle.run.fingerprint[:12], standing.line)
 
 

@@ -1,9 +1,8 @@
-"""One stage as a flow of its own: what a SLURM job runs.
+"""One stage: what a SLURM job runs.
 
     python -m flows.stage --study-file FILE --stage train-baseline --root ROOT --fingerprint 3fa9...
 
-It needs no Prefect server: it works on the run directory, and its exit code says how it ended. The worker on the login
-node informs Prefect.
+It works on the run directory, and its exit code says how it ended.
 """
 
 import argparse
@@ -14,13 +13,12 @@ import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from deployments.dag.walk import Handle, Walk
 from deployments.slurm.job.script import BAD_INPUT, DISK_FULL, ENDED_BEFORE, HELD
 from deployments.slurm.study import snapshot
 from deployments.slurm.study import study as study_file
-from deployments.study_flow import lazily
 from storage import durable
 from storage.attempts import SOURCE_FILE
 from storage.errors import BadInput
@@ -125,7 +123,7 @@ class _WithOffset(logging.Formatter):
 
 
 def _log_to_standard_error() -> None:
-    """In the form that `deployments.slurm.pool.mirror` reads; Prefect's own handlers would write each line again."""
+    """In the form that `deployments.slurm.study.mirror` reads."""
     log_visibly()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_WithOffset("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -144,29 +142,6 @@ def _exit(code: int) -> NoReturn:
         os._exit(code)
     raise SystemExit(code)
 
-
-def _as_flow() -> Any:
-    from prefect import flow
-
-    from deployments.prefect.flow_run import prefect_state
-
-    @flow(name="stage", flow_run_name="{stage}", persist_result=False)
-    def stage(study_file: str, stage: str, root: str, fingerprint: str | None = None):
-        """Runs one stage of a study.
-
-        Args:
-            study_file: The study, as `advance` keeps it below the root.
-            stage: Name of the stage.
-            root: Folder that holds the run directories.
-            fingerprint: Which of several stages of this name (a sweep has one for each seed); empty if there is one.
-        """
-        outcome = work(study_file, stage, root, fingerprint)
-        return prefect_state(outcome.state, outcome.text)
-
-    return stage
-
-
-stage = lazily(_as_flow)
 
 if __name__ == "__main__":
     _exit(main())

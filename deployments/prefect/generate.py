@@ -13,19 +13,9 @@ from deployments.dag.sources import require_free_names
 HEAD = """\
 # Made by `ratchet deployments`; a test compares. `ratchet deploy` makes these deployments on a server in seconds, and
 # `prefect deploy --all` in minutes.
-# What stages ask for is that of the first study's cluster: what differs on yours stands in its site file
-# (deployments/sites/), what differs for one study in `execution.resources` of its profile.
 """
-STUDIES, JOBS = "ratchet", "gpu"
-"""The pools: of what runs in a process, the studies and `advance`; and of stages that are SLURM jobs."""
-JOB = {"command": "python -m flows.stage {parameters}"}
-GPU = {"cpus": 8, "memory_gb": 77, "gpus": 1, "gpu_model": "a100"}
-NEEDS: dict[str, dict[str, Any]] = {
-    "training": {"time_limit_minutes": 1440, **GPU},
-    "gpu": {"time_limit_minutes": 480, **GPU},
-    "cpu": {"time_limit_minutes": 60, "cpus": 8, "memory_gb": 32},
-}
-"""Resources that the jobs of stages ask for, by what the stages need."""
+STUDIES = "ratchet"
+"""The pool of studies and of `advance`."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +48,7 @@ def description_of(profile: Path) -> str:
 
 def shared_deployments() -> list[dict[str, Any]]:
     """Deployments every study needs on SLURM."""
-    return [_advance(), *(_stage(needs) for needs in NEEDS)]
+    return [_advance()]
 
 
 def study_deployments(profiles: Iterable[Profile]) -> list[dict[str, Any]]:
@@ -71,21 +61,11 @@ def _advance() -> dict[str, Any]:
     return {
         "name": "advance",
         "entrypoint": "flows.advance.advance",
-        "description": "Starts what is ready in every started study; a backstop for when a study's own flow run died.",
+        "description": "Follows started studies whose own flow runs died; a backstop.",
         "tags": ["ratchet"],
         "work_pool": {"name": STUDIES},
         "parameters": {"root": ""},
         "schedules": [{"interval": 600, "active": True}],
-    }
-
-
-def _stage(needs: str) -> dict[str, Any]:
-    return {
-        "name": needs,
-        "entrypoint": "flows.stage.stage",
-        "description": f"One stage of a study as a SLURM job, with the resources of {needs}. Studies start it.",
-        "tags": ["ratchet", "stage"],
-        "work_pool": {"name": JOBS, "job_variables": JOB | NEEDS[needs]},
     }
 
 

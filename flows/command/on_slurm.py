@@ -1,7 +1,6 @@
 """Commands for a cluster alone: a study's jobs there, how they stand, what they used, and their end."""
 
 import argparse
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ from deployments.prefect.presence import configured, require_server
 from deployments.slurm.cluster.client import SlurmCommands, SlurmError, Unreachable
 from deployments.slurm.study import efficiency
 from deployments.slurm.study.doctor import look
-from deployments.slurm.study.engine import Engine, Studies
-from deployments.slurm.study.follow import Follower, Host, follow, standings
-from deployments.slurm.study.follower import Entry, FollowerJob
-from deployments.slurm.study.preflight import checked, require_runnable
-from deployments.slurm.study.standings import Standing
+from deployments.slurm.study.engine import Engine
+from deployments.slurm.study.follow import End, entrust, followed
+from deployments.slurm.study.follower import FollowerJob
+from deployments.slurm.study.preflight import checked
 from deployments.slurm.study.stop import cancel_jobs, mark_stopped
 from deployments.slurm.study.study import SlurmStudy
 from deployments.waits import Terminated, terminated_by_sigterm
@@ -32,65 +30,51 @@ JOBS_GO_ON = (
 def run_on_slurm(slurm: SlurmStudy, wait: bool) -> int:
     """Starts what is ready, and with `wait` stays until nothing is under way; returns the exit code.
 
-    Who waits needs no server: this process submits the jobs.
+    Who waits needs no server: this process submits the jobs. Where a server stands, its flow run shows the study.
     """
-    if not wait or configured():
-        ended, message = _in_prefect(slurm, wait)
-        goes_on = "the jobs go on by themselves while the worker of their pool runs"
-    else:
-        try:
-            ended, message = _followed_here(slurm)
-        except KeyboardInterrupt:
-            show(JOBS_GO_ON)
-            raise
-        except Terminated:
-            show(f"stopped by SIGTERM. {JOBS_GO_ON}")
+    if configured():
+        address = _shown_in_prefect(slurm, wait)
+        if not wait:
+            show(f"the study in Prefect, where its flow run submits the jobs: {address}")
             return outcome.AWAITING_RETRY.exit_code
-        goes_on = "the same command goes on"
-    if ended == outcome.AWAITING_RETRY and message != ended.words:
-        show(f"unfinished: {message}. The same command goes on", style="yellow")
-    elif ended == outcome.AWAITING_RETRY:
-        show(f"unfinished: {goes_on}; with --status the same command shows how they stand", style="dim")
+    try:
+        ended, message = _followed_here(slurm)
+    except KeyboardInterrupt:
+        show(JOBS_GO_ON)
+        raise
+    except Terminated:
+        show(f"stopped by SIGTERM. {JOBS_GO_ON}")
+        return outcome.AWAITING_RETRY.exit_code
+    if ended == outcome.AWAITING_RETRY:
+        show("unfinished: the same command goes on; with --status it shows how the jobs stand", style="dim")
     elif ended != outcome.COMPLETED:
         show(f"{ended.name}: {message}", style="bold red")
     return ended.exit_code
 
 
-def _in_prefect(slurm: SlurmStudy, wait: bool) -> tuple[outcome.PrefectState, str]:
+def _shown_in_prefect(slurm: SlurmStudy, wait: bool) -> str:
+    """Address of the study's flow run, which a worker of the pool `ratchet` runs; empty where this command waits and
+    no server answers."""
+    import httpx
+    from prefect.exceptions import PrefectException
+
     from deployments.slurm.study.cancel import address_of
-    from deployments.slurm.study.flow_runs import Prefect
 
-    def show_address(slurm: SlurmStudy) -> None:
-        show(f"the study in Prefect: {address_of(slurm)}")
-
-    require_server()
-    return follow(Follower(Prefect(), slurm, show_address), _show_change, once=not wait)
-
-
-def _followed_here(slurm: SlurmStudy) -> tuple[outcome.PrefectState, str]:
-    """How the study ended, followed by this process, or by another one that serves the same root."""
-
-    def tell(study: str, handle: Handle, standing: Standing) -> None:
-        if study == slurm.file.stem:
-            _show_change(handle, standing)
-
-    job = FollowerJob(slurm.site)
-    require_runnable(slurm)
-    slurm.keep()
-    entry, studies = Entry(slurm.file, slurm.root, by_person=True), Studies(slurm.site, job, tell)
-    detached = slurm.file in {known.file for known in job.entries()}
-    job.add(entry)
     try:
-        with terminated_by_sigterm(), Display(slurm.handles, OUT):
-            while True:
-                studies.look()
-                if end := studies.end_of(slurm):
-                    return end
-                time.sleep(studies.seconds_to_next)
-    finally:
-        if not detached:
-            job.remove(entry)
-        studies.end()
+        require_server()
+        entrust(slurm, FollowerJob(slurm.site))
+        return address_of(slurm)
+    except (BadInput, httpx.HTTPError, PrefectException) as error:
+        if not wait:
+            raise
+        show(f"not shown in Prefect: {error}", style="yellow")
+        return ""
+
+
+def _followed_here(slurm: SlurmStudy) -> End:
+    """How the study ended, followed by this process, or by another one that serves the same root."""
+    with terminated_by_sigterm(), Display(slurm.handles, OUT):
+        return followed(slurm, _show_change)
 
 
 def detach(slurm: SlurmStudy) -> int:
@@ -101,10 +85,8 @@ def detach(slurm: SlurmStudy) -> int:
             "the study goes on by itself while the workers of that server run; or unset PREFECT_API_URL"
         )
     show("asking SLURM whether it takes the jobs ...")
-    require_runnable(slurm)
-    slurm.keep()
     job = FollowerJob(slurm.site)
-    job.add(Entry(slurm.file, slurm.root, by_person=True))
+    entrust(slurm, job)
     try:
         waits = job.ensure_queued()
         number = next((job_.id for job_ in job.jobs() if job_.state == "RUNNING"), waits)
@@ -122,16 +104,7 @@ def _show_change(handle: Handle, stand: Any) -> None:
 
 def show_jobs(slurm: SlurmStudy) -> int:
     """Prints the exact text of each job that would be submitted now; returns the exit code."""
-    if configured():
-        from prefect.client.orchestration import get_client
-
-        from deployments.slurm.study.flow_runs import values_at
-
-        require_server()
-        with get_client(sync_client=True) as client:
-            texts = checked(slurm, values_at(client, slurm))
-    else:
-        texts = checked(slurm)
+    texts = checked(slurm)
     if texts.problems:
         refuse(texts.refusal)
     for handle, text in texts.scripts():
@@ -144,18 +117,10 @@ def show_jobs(slurm: SlurmStudy) -> int:
 
 def stands(slurm: SlurmStudy) -> tuple[dict[str, Any], list[str]]:
     """How each stage stands by its jobs and runs, by fingerprint; or nothing, and why that cannot be said."""
-    host: Host = Engine(slurm.site)
     try:
-        if configured():
-            from deployments.slurm.study.flow_runs import Prefect
-
-            require_server()
-            host = Prefect()
-        return dict(standings(host, slurm).standings), []
-    except Exception as error:
-        if not (isinstance(error, BadInput) or host.away(error)):
-            raise
-        return {}, [f"Prefect is not asked ({error}); what the run directories say:"]
+        return dict(Engine(slurm.site).standings(slurm).standings), []
+    except (BadInput, OSError) as error:
+        return {}, [f"the jobs are not asked ({error}); what the run directories say:"]
 
 
 def show_used(slurm: SlurmStudy) -> None:
@@ -165,7 +130,7 @@ def show_used(slurm: SlurmStudy) -> None:
 
 
 def cancel(slurm: SlurmStudy) -> int:
-    """Ends a study on SLURM: its flow runs, those of its stages, and its jobs, also where no server or worker is.
+    """Ends a study on SLURM: its jobs, and its flow run where a server stands.
 
     BadInput when it was never started.
     """
@@ -175,19 +140,19 @@ def cancel(slurm: SlurmStudy) -> int:
     if configured():
         import httpx
 
-        from deployments.slurm.study.cancel import cancel_runs
+        from deployments.slurm.study.cancel import cancel_flow_runs
 
         try:
             require_server("ratchet cancel")
-            ended.append(f"{cancel_runs(slurm, files)} flow runs")
+            ended.append(f"{cancel_flow_runs(slurm, files)} flow runs")
         except (BadInput, httpx.HTTPError) as error:
-            show(f"Prefect is not told ({error}); its worker tells it of the jobs", style="yellow")
+            show(f"Prefect is not told ({error}); the study's flow run ends when it looks next", style="yellow")
     try:
         ended.append(f"{cancel_jobs(slurm, SlurmCommands())} jobs")
     except Unreachable as error:
-        show(f"SLURM does not answer ({error}); the worker ends the jobs", style="yellow")
+        show(f"SLURM does not answer ({error}); who follows the study ends its jobs", style="yellow")
     if not ended:
-        return refuse("neither Prefect nor SLURM was told: nothing more is started, but what runs goes on")
+        return refuse("SLURM was not told: nothing more is started, but what runs goes on")
     show(f"cancelled: {' and '.join(ended)}. Nothing more is started; started again it goes on where it stands")
     return 0
 

@@ -8,7 +8,6 @@ from typing import Any
 from deployments.dag.page import load_page
 from deployments.dag.sources import page_names
 from deployments.prefect.generate import (
-    JOBS,
     STUDIES,
     Profile,
     description_of,
@@ -74,7 +73,7 @@ def deploy_studies(options: argparse.Namespace) -> int:
 
 
 def _deploy(deployments: list[dict[str, Any]]) -> int:
-    """Makes the pools and these deployments on the server that is there, and prints the name of each."""
+    """Makes the pool and these deployments on the server that is there, and prints the name of each."""
     from prefect.client.orchestration import get_client
     from prefect.settings import temporary_settings
 
@@ -86,8 +85,7 @@ def _deploy(deployments: list[dict[str, Any]]) -> int:
     with temporary_settings(there.settings if there else {}):
         require_server("ratchet deploy")
         with get_client(sync_client=True) as client:
-            for pool in (STUDIES, JOBS):
-                make_pool(client, pool)
+            make_pool(client, STUDIES)
             for name in deploy(client, deployments):
                 show(name)
     return 0

@@ -140,7 +140,7 @@ def _begin_anew(walk: Walk, named: Sequence[str]) -> None:
 def _dry_run(study: Any, walk: Walk, slurm: SlurmStudy | None) -> int:
     """Prints each stage and whether it would run; on SLURM the exact text of each job that would be submitted now."""
     if slurm:
-        from deployments.slurm.job.variables import own_resources
+        from deployments.slurm.job.resources import own_resources
 
         own_resources(study)  # needs no server, and a profile may be another person's
     for handle in walk.handles:

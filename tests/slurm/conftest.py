@@ -49,7 +49,7 @@ def _bench(_cluster: Cluster, prefect_server: str, tmp_path_factory: pytest.Temp
 
 @pytest.fixture
 def bench(_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """Cluster, server and the worker of the pool `gpu`, as if no test had used them before."""
+    """Cluster, server and a process that follows the site's studies, as if no test had used them before."""
     with _bench.at_hand(monkeypatch):
         _bench.ensure_worker()
         yield _bench
@@ -65,7 +65,6 @@ def own_bench(_bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             cluster = cluster_or_skip(**settings)
             ends.callback(cluster.wipe)
             bench = Bench(cluster, _bench.address, tmp_path / "own", resources or {})
-            _bench.stop_workers("gpu")  # it serves the same pool, and may have started something after the last test
             _bench.put_right()
             ends.callback(bench.stop_workers)
             ends.enter_context(bench.at_hand(monkeypatch))

@@ -30,15 +30,20 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.dag.page import Page, load_page
 from deployments.dag.walk import Handle
-from deployments.slurm.cluster.site import Site
-from deployments.slurm.job.journal import Journal, Submission, jobs_folder
+from deployments.slurm.cluster.client import SlurmCommands
+from deployments.slurm.cluster.site import Site, read_site
+from deployments.slurm.job.journal import Journal, Submission, jobs_folder, run_of
 from deployments.slurm.study import study as study_file
-from deployments.slurm.study.flow_runs import Prefect
-from deployments.slurm.study.follow import Follower, advance_kept
+from deployments.slurm.study.engine import Engine
+from deployments.slurm.study.follow import entrust
+from deployments.slurm.study.follower import FollowerJob
+from deployments.slurm.study.records import Record, record_of
 from deployments.slurm.study.standings import Standings
+from deployments.slurm.study.stop import cancel_jobs, mark_stopped
 from deployments.slurm.study.study import SlurmStudy
 from flows import command
 from storage import attempts, durable
+from storage.run_directory import RunDirectory
 from tests.conftest import REPOSITORY, heed_ctrl_c
 from tests.leftovers import CLUSTERS
 from tests.side_by_side import COUNTED
@@ -229,13 +234,15 @@ class Server:
 
 
 class Worker:
-    """A worker process as `prefect worker start` makes it."""
+    """A process that serves: a worker as `prefect worker start` makes it, or one that follows the site's studies."""
 
     def __init__(self, pool: str, log: Path, environment: dict[str, str]) -> None:
+        """Without a pool it follows the studies."""
         self.pool, self.log, self._begins_at = pool, log, log.stat().st_size if log.exists() else 0
+        serve = [sys.executable, "-m", "tests.slurm.serve"]
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                [*PREFECT, "worker", "start", "--pool", pool],
+                [*PREFECT, "worker", "start", "--pool", pool] if pool else serve,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
@@ -255,7 +262,7 @@ class Worker:
 
     @property
     def started(self) -> bool:
-        assert self.alive, f"the worker of {self.pool} ended: {self.told()}"
+        assert self.alive, f"the worker {self.pool} ended: {self.told()}"
         return "started!" in self.told()
 
     def told(self) -> str:
@@ -391,6 +398,64 @@ class Run:
         self.bench.prefect("flow-run", "retry", self.id)
 
 
+def state_of(run: RunDirectory) -> str:
+    """Name of the state of a stage's run, by its record."""
+    record = record_of(run)
+    return record.name if record else ""
+
+
+@dataclass
+class StageRun:
+    """The run of a toy's training, as its record shows it."""
+
+    one: Dispatched
+
+    def read(self) -> Record | None:
+        return record_of(self.one.training.run)
+
+    @property
+    def state(self) -> str:
+        return state_of(self.one.training.run)
+
+    @property
+    def message(self) -> str:
+        record = self.read()
+        return record.message if record else ""
+
+    def history(self) -> list[str]:
+        """What followed each of its jobs, and how it stands."""
+        return [*(entry.end.follows for entry in self.one.submissions() if entry.end), self.state]
+
+    def wait(self, *names: str, seconds: float = PATIENT_SECONDS) -> str:
+        """The first of these states that it comes to; fails at any other end."""
+
+        def look() -> str | None:
+            now, bench = self.read(), self.one.bench
+            assert now is None or now.name in names or now.type not in ENDED, (
+                f"the run is {now.name} and not {' or '.join(names)}: {now.message}\n{self.history()}\n{bench.told()}"
+            )
+            return now.name if now and now.name in names else None
+
+        return self.one.bench.until(f"the training is {' or '.join(names)}", look, seconds)
+
+    def cancel(self) -> None:
+        """As `ratchet cancel` does."""
+        assert mark_stopped(self.one.slurm)
+        cancel_jobs(self.one.slurm, SlurmCommands())
+
+    def retry(self) -> None:
+        """As a person does who starts the study again."""
+        before = self.read()
+        entrust(self.one.slurm, self.one.follower)
+        self.one.bench.until("it is started again", lambda: self.read() != before or None)
+
+    def come_due(self) -> None:
+        """From now on its next job is due."""
+        record = self.read()
+        assert record and record.type == "SCHEDULED"
+        durable.write_json(jobs_folder(self.one.training.run) / "run.json", vars(record) | {"due_at": 0.0})
+
+
 @dataclass
 class Dispatched:
     """A toy study that was started."""
@@ -399,8 +464,19 @@ class Dispatched:
     study: toy.Study
     root: Path
     training: Handle
-    run: Run
     pause: Path
+
+    @property
+    def run(self) -> StageRun:
+        return StageRun(self)
+
+    @property
+    def slurm(self) -> SlurmStudy:
+        return SlurmStudy.at_site(load_page("tests.slurm.toy"), self.study, str(self.root))
+
+    @property
+    def follower(self) -> FollowerJob:
+        return FollowerJob(self.slurm.site)
 
     def go_on(self) -> None:
         """Ends the pause that it was dispatched with."""
@@ -410,14 +486,10 @@ class Dispatched:
     def folder(self) -> Path:
         return self.training.run.path
 
-    def advance(self, person: bool = False) -> Standings:
-        """As `advance` does every ten minutes; `person`: as somebody who starts the study."""
-        slurm = SlurmStudy.at_site(load_page("tests.slurm.toy"), self.study, str(self.root))
-        return (
-            Follower(Prefect(), slurm).start()
-            if person
-            else advance_kept(Prefect(), slurm.file, slurm.site, slurm.root)
-        )
+    def look(self) -> Standings:
+        """How its stages stand."""
+        slurm = self.slurm
+        return Engine(slurm.site).standings(slurm)
 
     def submissions(self) -> list[Submission]:
         """The journal's entries, oldest first."""
@@ -549,15 +621,15 @@ class Bench:
 
     # ------------------------------------------------------------------------------------------------- workers
 
-    def start_worker(self, pool: str = "gpu", key: str = "") -> Worker:
-        """One more worker process; `key` names it where a pool has two."""
-        key = key or pool
+    def start_worker(self, pool: str = "", key: str = "") -> Worker:
+        """One more process that serves; `key` names it where there are two."""
+        key = key or pool or "server"
         worker = self.workers[key] = Worker(pool, self.folder / f"worker-{key}.log", self.environment)
         self.until(f"the worker {key} started", lambda: worker.started)
         return worker
 
-    def ensure_worker(self, pool: str = "gpu") -> Worker:
-        worker = self.workers.get(pool)
+    def ensure_worker(self, pool: str = "") -> Worker:
+        worker = self.workers.get(pool or "server")
         return worker if worker and worker.alive else self.start_worker(pool)
 
     def stop_workers(self, *keys: str) -> None:
@@ -579,14 +651,22 @@ class Bench:
             pause.touch()
             fields["pauses_while"] = str(pause)
         study = toy_study(name or f"toy-{uuid4().hex[:6]}", resources, **fields)  # benches share clusters and servers
-        walk = Follower(Prefect(), SlurmStudy.at_site(load_page("tests.slurm.toy"), study, str(root))).start()
-        training = walk.handles[0]
-        run = walk.standing(training).flow_run
-        assert run, walk.standing(training)
-        self.dispatched.append(Dispatched(self, study, root, training, Run(self, run), pause))
+        slurm = SlurmStudy.at_site(load_page("tests.slurm.toy"), study, str(root))
+        entrust(slurm, FollowerJob(slurm.site))
+        self.dispatched.append(Dispatched(self, study, root, slurm.handles[0], pause))
         return self.dispatched[-1]
 
     # -------------------------------------------------------------------------------------------------- waiting
+
+    def trains(self, root: Path, number: int = 1) -> list[RunDirectory]:
+        """The run directories of the toys' trainings below the root, when so many have a checkpoint."""
+
+        def look() -> list[RunDirectory] | None:
+            paths = {file.parents[1] for file in root.glob("*/toy-training/*/checkpoints/[0-9]*")}
+            runs = [run_of(path / "jobs") for path in sorted(paths)]
+            return runs if len(runs) == number else None
+
+        return self.until(f"{number} trainings have a checkpoint", look)
 
     def until(self, what: str, look: Callable[[], Found | None], seconds: float = PATIENT_SECONDS) -> Found:
         """As `until`; a failure says how everything stands."""
@@ -600,7 +680,7 @@ class Bench:
             parts.append(self.cluster.slurm("sinfo", "-N", "-o", "%N %T %P"))
         for one in self.dispatched[-2:]:
             with suppress(httpx.HTTPError):
-                parts.append(f"--- {one.study.name}: {one.run.history()}, {one.run.read()['state']}")
+                parts.append(f"--- {one.study.name}: {one.run.history()}, {one.run.read()}")
             logs = [*sorted(jobs_folder(one.training.run).glob("*.log"))[-2:]]
             parts += [f"--- {log}\n{_end(log.read_text(errors='replace'))}" for log in logs]
         for key, worker in self.workers.items():
@@ -611,7 +691,7 @@ class Bench:
 
     @contextmanager
     def at_hand(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """This process sees the bench too, so that a test can do what `advance` does; afterwards all is put right."""
+        """This process sees the bench too; afterwards all is put right."""
         for name, value in self.environment.items():
             monkeypatch.setenv(name, value)
         with temporary_settings({PREFECT_API_URL: self.address}):
@@ -624,9 +704,9 @@ class Bench:
         """After a test, however it ended: no study or run goes on, no job is left, all nodes are there."""
         for file in {file for one in self.dispatched for file in study_file.active(one.root)}:
             study_file.stopped(file).touch()  # or the worker starts what the last stage's end made ready
-        wanted = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED", "PENDING", "RUNNING", "CANCELLING"]}}}}
-        for run in self.api("POST", "/flow_runs/filter", wanted | {"work_pools": {"name": {"any_": ["gpu"]}}}):
-            Run(self, run["id"]).set_state("CANCELLED", "Cancelled", force=True)
+        job = FollowerJob(read_site(str(self.site)))
+        for entry in job.entries():
+            job.remove(entry)
         self.dispatched.clear()
         self.cluster.put_right()
 

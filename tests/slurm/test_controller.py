@@ -14,8 +14,8 @@ pytestmark = pytest.mark.slurm_long
 @pytest.mark.drawn
 def test_a_submit_that_a_frozen_controller_did_not_answer_is_not_repeated(bench, tmp_path):
     """sbatch fails after ten seconds, and the job is queued all the same when the controller wakes."""
-    worker = bench.workers["gpu"]  # one that was just started submits nothing before it has looked at SLURM
-    bench.until("the worker has looked", lambda: "jobs of this pool at once" in worker.told())
+    worker = bench.workers["server"]  # one that was just started submits nothing before it has looked at SLURM
+    bench.until("the worker has looked", lambda: "jobs at once below this root" in worker.told())
     with bench.cluster.frozen_controller():
         one = bench.dispatch(tmp_path / "runs")
         bench.until("sbatch gave up", lambda: "it is searched for by its name" in worker.told())
@@ -47,7 +47,7 @@ def test_jobs_that_ended_and_were_forgotten_while_no_worker_polled_end_as_what_t
     fails = bench.dispatch(tmp_path / "fails", steps=40, check_fails_while="/dev/null")
     for one in (finishes, fails):
         one.job()
-    bench.workers["gpu"].kill()
+    bench.workers["server"].kill()
     finishes.go_on()
     bench.until("SLURM forgot both", lambda: not (finishes.jobs() or fails.jobs()))
     bench.start_worker()
@@ -87,7 +87,7 @@ def test_accounting_that_goes_down_in_the_middle_costs_nothing(own_bench, tmp_pa
     forgotten = bench.dispatch(tmp_path / "forgotten", pauses=True)
     forgotten.job("RUNNING")
     bench.cluster.script("stop-dbd")
-    bench.workers["gpu"].kill()
+    bench.workers["server"].kill()
     forgotten.go_on()
     bench.until("SLURM forgot it", lambda: not forgotten.jobs())
     bench.start_worker()

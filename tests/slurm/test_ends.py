@@ -9,8 +9,8 @@ import pytest
 
 from deployments.dag.page import load_page
 from deployments.slurm.cluster.client import SlurmCommands
-from deployments.slurm.study.flow_runs import Prefect
-from deployments.slurm.study.follow import Follower
+from deployments.slurm.study.follow import entrust
+from deployments.slurm.study.follower import FollowerJob
 from deployments.slurm.study.study import SlurmStudy
 from storage.run_directory import read
 from tasks.stage.outcome import END_STATES
@@ -22,7 +22,7 @@ from tests.storage.runs import small_disk
 pytestmark = pytest.mark.slurm_long
 
 
-@pytest.mark.parametrize("how", ["scancel", "Cancel in Prefect"])
+@pytest.mark.parametrize("how", ["scancel", "ratchet cancel"])
 def test_a_cancel_ends_running_and_queued_jobs_soon_and_nothing_starts_them_again(how, bench, tmp_path):
     runs = bench.dispatch(tmp_path / "runs", pauses=True)
     runs.run.wait("Running")
@@ -41,7 +41,7 @@ def test_a_cancel_ends_running_and_queued_jobs_soon_and_nothing_starts_them_agai
         assert "cancelled" in one.run.message and "Retry" in one.run.message
     bench.cluster.release()
     assert runs.record()["end_state"] == "sigterm", "it saved before it ended"
-    assert [one.advance().standings[one.training.run.fingerprint].stand for one in (runs, waits)] == ["cancelled"] * 2
+    assert [one.look().standings[one.training.run.fingerprint].stand for one in (runs, waits)] == ["cancelled"] * 2
     assert [len(one.jobs()) for one in (runs, waits)] == [1, 1]
 
 
@@ -201,7 +201,7 @@ def test_a_stage_and_a_guests_script_hear_that_they_are_preempted_and_lose_no_st
     page, resources = load_page(str(tmp_path / "guest.py")), {"partition": "low", "cpus": 4, "exclude": ["n2"]}
     study = page.model(name="guest", execution=toy.HOW.model_copy(update={"resources": {"all": resources}}))
     slurm = SlurmStudy.at_site(page, study, str(tmp_path / "runs"))
-    Follower(Prefect(), slurm).start()
+    entrust(slurm, FollowerJob(slurm.site))
     guest, scratch = slurm.handles[0].run, slurm.handles[0].run.path / "scratch"
     seldom = toy.HOW.model_copy(update={"checkpoint_every_steps": None, "checkpoint_every_seconds": 3600.0})
     one = bench.dispatch(tmp_path / "runs", resources=resources, pauses=True, execution=seldom)

@@ -3,8 +3,8 @@
 import pytest
 
 from deployments.dag.page import load_page
-from deployments.slurm.study.flow_runs import Prefect
-from deployments.slurm.study.follow import Follower, advance_kept
+from deployments.slurm.study.follow import entrust
+from deployments.slurm.study.follower import FollowerJob
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts, durable
 from storage.errors import BadInput
@@ -50,16 +50,16 @@ def test_an_own_study_runs_as_jobs_from_a_copy_that_no_edit_changes(bench, tmp_p
     bench.ensure_worker()
     bench.cluster.hold()
     slurm = SlurmStudy.at_site(page, study, str(root))
-    follower = Follower(Prefect(), slurm)
-    follower.start()
+    entrust(slurm, FollowerJob(slurm.site))
+    bench.until("its job waits", lambda: [*slurm.handles[0].run.path.glob("jobs/*.sbatch")])
     (own / "dice_helper.py").write_text("def numbers(seed):\n    return [0]\n")
     (own / "dice.py").write_text("half an edit (")
     bench.cluster.release()
     first, second = slurm.handles
     bench.until("the first stage is finished", first.run.marker_file.exists)
     with pytest.raises(BadInput, match=r"dice\.py:1: SyntaxError"):
-        advance_kept(Prefect(), slurm.file, slurm.site, root)  # as another process, which reads what is there now
-    bench.until("the second is finished", lambda: follower.advance().handles[-1].finished)
+        SlurmStudy.kept(slurm.file, slurm.site, root)  # as another process, which reads what is there now
+    bench.until("the second is finished", second.run.marker_file.exists)
     for handle, local in zip((first, second), here.handles, strict=True):
         assert durable.read_json(handle.run.result_file) == durable.read_json(local.run.result_file)
         record = attempts.newest(handle.run.attempts) or {}

@@ -9,7 +9,7 @@ from deployments.slurm.job.journal import jobs_folder
 
 @pytest.mark.slurm_long
 def test_a_private_site_closes_the_study_s_folder_its_jobs_logs_and_what_they_write(bench, tmp_path):
-    bench.stop_workers("gpu")
+    bench.stop_workers("server")
     try:
         with bench.site_with({"permissions": "private"}):
             bench.ensure_worker()
@@ -20,4 +20,4 @@ def test_a_private_site_closes_the_study_s_folder_its_jobs_logs_and_what_they_wr
         assert [file for file in jobs_folder(run).glob("0001.*")] and not open_ones
         assert stat.S_IMODE((run.root / run.study).stat().st_mode) == 0o700
     finally:
-        bench.stop_workers("gpu")  # the next one has its own umask again
+        bench.stop_workers("server")  # the next one has its own umask again

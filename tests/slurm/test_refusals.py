@@ -1,19 +1,18 @@
 """What could not run: refused before any job, or diagnosed by the first one; with what to do."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from deployments.slurm.cluster.partitions import read_cluster
 from deployments.slurm.cluster.site import Resources
 from deployments.slurm.job.preflight import problems
-from deployments.slurm.job.variables import stage_parameters
 from storage.errors import BadInput
 from tests.slurm.conftest import cluster_or_skip
-from tests.slurm.harness import Bench, Cluster, Run, kept_study, toy_study, until
+from tests.slurm.harness import Bench, Cluster, StageRun, until
 
 pytestmark = pytest.mark.slurm_long
 NEVER: dict[str, dict[str, Any]] = {
@@ -95,7 +94,7 @@ def test_resources_that_the_cluster_does_not_have_are_refused_before_any_job(wro
     with pytest.raises(BadInput, match=told) as refused:
         bench.dispatch(tmp_path / "runs", resources=resources)
     assert "nothing was submitted" in str(refused.value)
-    run = ask_for_a_job(bench, tmp_path / "other", **resources)
+    run = past_the_checks(bench, tmp_path / "other", resources)
     run.wait("Failed")
     before_sbatch = told in run.message and "Resources stand in the site file" in run.message
     # where sbatch does not answer in time, as was seen on a busy machine, its second answer counts
@@ -104,22 +103,19 @@ def test_resources_that_the_cluster_does_not_have_are_refused_before_any_job(wro
     assert not list((tmp_path / "runs").rglob("jobs")), "nothing was begun"
 
 
-def ask_for_a_job(bench: Bench, root: Path, **variables: Any) -> Run:
-    """A run of the training as `prefect deployment run` makes one, past what a study's start looks at."""
-    study = toy_study("asked")
-    kept = kept_study(root, study)
-    parameters = stage_parameters(kept.handles[0], kept.file)
-    given = [f"--param={key}={json.dumps(value)}" for key, value in parameters.items()]
-    given += [f"--job-variable={key}={json.dumps(value)}" for key, value in variables.items()]
-    said = bench.prefect("deployment", "run", "stage/cpu", *given)
-    return bench.run_told(said)
+def past_the_checks(bench: Bench, root: Path, resources: dict[str, Any]) -> StageRun:
+    """The run of a training whose study was changed after a start had looked at it."""
+    bench.stop_workers("server")
+    one = bench.dispatch(root)
+    values = yaml.safe_load(one.slurm.file.read_text())
+    values["study"]["execution"]["resources"] = {"all": resources}
+    one.slurm.file.write_text(yaml.safe_dump(values))
+    bench.ensure_worker()
+    return one.run
 
 
 def test_an_output_folder_that_cannot_be_written_is_refused_before_any_job(bench, tmp_path):
     before = bench.cluster.submitted()
-    run = ask_for_a_job(bench, tmp_path / "runs", folder="/proc/ratchet/jobs")
-    run.wait("Failed")
-    assert "/proc/ratchet" in run.message
     with pytest.raises((BadInput, OSError), match="/proc"):
         bench.dispatch(Path("/proc/ratchet"))
     assert bench.cluster.submitted() == before
@@ -137,7 +133,7 @@ def test_setup_lines_that_fail_on_the_node_end_the_stage_and_corrected_ones_are_
         one.run.retry()
         one.run.wait("AwaitingRetry")
         assert "did you mean 'setup_lines'" in one.run.message and len(one.jobs()) == 1
-    one.run.set_state("SCHEDULED", "AwaitingRetry", force=True)  # five minutes have passed
+    one.run.come_due()  # five minutes have passed
     one.run.wait("Completed")
     assert len(one.jobs()) == 2
 
@@ -158,8 +154,8 @@ def test_a_study_file_that_is_gone_is_named_by_the_first_job(bench, tmp_path):
 def test_an_account_that_is_not_ones_own_and_one_job_too_many(own_bench, tmp_path):
     """With accounting: an unknown account never reaches the queue, and a full queue is waited for.
 
-    The worker knows no limit at first: it asks before it takes its first run, and there is none then. The next worker
-    knows it, and submits nothing that SLURM would refuse.
+    Who serves knows no limit at first: it asks before the first run, and there is none then. The next one knows it, and
+    submits nothing that SLURM would refuse.
     """
     bench = own_bench(nodes=1, dbd=1, extra="AccountingStorageEnforce=associations,limits,qos")
     slurm = bench.cluster.slurm
@@ -175,14 +171,14 @@ def test_an_account_that_is_not_ones_own_and_one_job_too_many(own_bench, tmp_pat
     assert "MaxSubmit" in waits.run.message and "tried again" in waits.run.message
     runs.go_on()
     runs.run.wait("Completed")
-    waits.run.set_state("SCHEDULED", "AwaitingRetry", force=True)  # five minutes have passed
+    waits.run.come_due()  # five minutes have passed
     waits.run.wait("Completed")
     assert "Failed" not in waits.run.history() and len(waits.jobs()) == 1
 
-    bench.stop_workers("gpu")
+    bench.stop_workers("server")
     bench.start_worker()
     three = [bench.dispatch(tmp_path / f"of-three-{number}", pauses=True) for number in range(3)]
-    three[2].run.wait("AwaitingConcurrencySlot")
+    three[2].run.wait("AwaitingPlace")
     assert three[2].run.message == "waits for a place: at most 1 jobs of yours at once (the QOS normal)"
     for one in three:
         one.go_on()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.harness import Bench, Dispatched, Run, Server, toy_study
+from storage import attempts
+from tests.slurm.harness import Bench, Run, Server, toy_study
 from tests.slurm.postgres import NoPostgres, postgres
 
 pytestmark = pytest.mark.slurm_long
@@ -51,14 +52,23 @@ def test_on_postgresql_a_study_runs_and_a_server_that_dies_is_no_loss(_bench, tm
         bench.deploy()
         ends.enter_context(bench.at_hand(monkeypatch))
         ends.callback(bench.stop_workers)
-        bench.ensure_worker()
-        one = bench.dispatch(tmp_path / "runs", pauses=True)
-        one.training_began()
+        bench.ensure_worker("ratchet")
+        flow, pause = started(bench, "on-postgres", tmp_path)
         with server.away():
             pass
-        one.go_on()
-        one.run.wait("Completed")
-        assert len(one.submissions()) == 1 and not list(home.glob("prefect.db*")), bench.told()
+        pause.unlink()
+        flow.wait("Completed")
+        assert len(bench.cluster.jobs("on-postgres-s3-")) == 2 and not list(home.glob("prefect.db*")), bench.told()
+
+
+def started(bench: Bench, name: str, tmp_path: Path) -> tuple[Run, Path]:
+    """The flow run of a toy that trains until the file is removed."""
+    pause = tmp_path / f"pause-{name}"
+    pause.touch()
+    study = toy_study(name, pauses_while=str(pause)).model_dump(mode="json")
+    flow = bench.run_deployment("toy/toy", study=study, root=str(tmp_path / name))
+    bench.trains(tmp_path / name)
+    return flow, pause
 
 
 @pytest.mark.drawn
@@ -69,11 +79,7 @@ def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_a
     bench.ensure_worker("ratchet")
     bench.environment["PREFECT_WORKER_QUERY_SECONDS"] = often
     bench.ensure_worker()
-    pause = tmp_path / "pause"
-    pause.touch()
-    study = toy_study("watched", pauses_while=str(pause))
-    flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(tmp_path / "watched"))
-    (training,) = bench.until("the study's training runs", lambda: running(bench, "watched toy-training"))
+    flow, pause = started(bench, "watched", tmp_path)
     ends = bench.dispatch(tmp_path / "ends", pauses=True)
     ends.training_began()
     ends.run.wait("Running")
@@ -94,47 +100,26 @@ def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_a
         one.run.wait("Completed")
         assert len(one.submissions()) == len(one.jobs()) == 1
         assert not {"Crashed", "Failed", "AwaitingRetry"} & set(one.run.history()), one.run.history()
-    training.wait("Completed")
     flow.wait("Completed")
-    assert "Crashed" not in training.history() + flow.history()
+    assert "Crashed" not in flow.history()
     assert len(bench.cluster.jobs("watched-s3-toy-training.")) == len(bench.cluster.jobs("watched-s3-toy-report.")) == 1
 
 
-def running(bench: Bench, name: str) -> list[Run]:
-    return [one for one in bench.runs_of(name) if one.state == "Running"]
-
-
 @pytest.mark.drawn
-def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(bench, server, tmp_path):
-    bench.ensure_worker()
-    runs = bench.dispatch(tmp_path / "runs", pauses=True)
-    dies = bench.dispatch(tmp_path / "dies", pauses=True)
-    for one in (runs, dies):
-        one.training_began()
-    bench.cluster.hold()
-    waits = bench.dispatch(tmp_path / "waits")
-    waits.job("PENDING")
-
+def test_with_a_new_database_a_start_repeats_nothing_and_the_study_goes_on(bench, server, tmp_path):
+    bench.ensure_worker("ratchet")
+    _, pause = started(bench, "forgotten", tmp_path)
+    (training,) = bench.trains(tmp_path / "forgotten")
     bench.stop_workers()
     with server.away():
         server.lose_database()
-        os.kill(dies.record()["pid"], signal.SIGKILL)
+        os.kill((attempts.newest(training.attempts) or {})["pid"], signal.SIGKILL)
     bench.deploy()
-    bench.ensure_worker()
-
-    def stand(one: Dispatched) -> str:
-        return one.advance().standings[one.training.run.fingerprint].stand
-
-    bench.until("the dead job was seen to have ended", lambda: dies.jobs()[dies.job()] == "FAILED")
-    for _ in range(3):
-        assert [stand(one) for one in (runs, waits, dies)] == ["under way"] * 3
-    assert [len(one.submissions()) for one in (runs, waits)] == [1, 1], "their jobs are the old ones"
-    runs.go_on()
-    dies.go_on()
-    bench.cluster.release()
-    bench.until("each is finished", lambda: {stand(one) for one in (runs, waits, dies)} == {"finished"})
-    assert [len(one.jobs()) for one in (runs, waits, dies)] == [1, 1, 2], bench.told()
-    assert dies.records()[1]["began_at"][0] > 0
-    for one in (runs, waits, dies):
-        reported = bench.until("its report too", lambda one=one: one.advance().handles[1].finished or None)
-        assert reported and len(bench.cluster.jobs(f"{one.study.name}-s3-toy-report.")) == 1
+    bench.ensure_worker("ratchet")
+    flow, pause = started(bench, "forgotten", tmp_path)
+    bench.until("the next job trains", lambda: len(attempts.records(training.attempts)) == 2)
+    pause.unlink()
+    flow.wait("Completed")
+    assert attempts.records(training.attempts)[1]["began_at"][0] > 0
+    jobs = [len(bench.cluster.jobs(f"forgotten-s3-toy-{stage}.")) for stage in ("training", "report")]
+    assert jobs == [2, 1], bench.told()

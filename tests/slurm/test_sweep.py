@@ -12,11 +12,12 @@ from deployments.dag.page import load_page
 from deployments.dag.sweep import Over
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.study import study as study_file
-from deployments.slurm.study.flow_runs import Prefect
-from deployments.slurm.study.follow import Follower, advance_kept, follow, standings
+from deployments.slurm.study.engine import Engine
+from deployments.slurm.study.follow import entrust, followed
+from deployments.slurm.study.follower import FollowerJob
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts, durable
-from tests.slurm.harness import Bench, Run, toy_study
+from tests.slurm.harness import Bench, Run, state_of, toy_study
 
 pytestmark = pytest.mark.slurm_long
 
@@ -39,18 +40,15 @@ def test_a_sweep_goes_on_to_its_table_when_its_flow_run_s_process_is_killed(benc
     pause.touch()
     study = toy_study("swept", pauses_while=str(pause))
     flow = started(bench, study, root)
-    trainings = bench.until("both cells train", lambda: two(bench.runs_of("swept toy-training")))
-    for run in trainings:
-        run.wait("Running")
-    names = {run.read()["name"].split(" ", 1)[1].rsplit(" ", 1)[0] for run in trainings}
-    assert names == {"toy-training (training.seed 1)", "toy-training (training.seed 2)"}
+    bench.trains(root, number=2)
     os.kill(flow_process(bench, flow), signal.SIGKILL)
     pause.unlink()
 
     (file,) = study_file.active(root)
     slurm = swept(study, root)
     assert file == slurm.file
-    last = bench.until("the table is there", lambda: finished(advance_kept(Prefect(), file, slurm.site, root)))
+    bench.until("the table is there", slurm.handles[-1].run.marker_file.exists)
+    last = slurm.handles[-1].run.path
     results = durable.read_json(last / "final_results.json")
     assert list(results["cells"]) == ["training.seed 1", "training.seed 2"] and (last / "report.html").exists()
     labels = {entry.name.rpartition(".")[0].rpartition(".")[0] for handle in slurm.handles for entry in entries(handle)}
@@ -62,7 +60,7 @@ def test_a_sweep_goes_on_to_its_table_when_its_flow_run_s_process_is_killed(benc
         "swept-sweep",
     }
     assert all(len(entries(handle)) == 1 for handle in slurm.handles), "each stage had one job"
-    assert study_file.active(root) == [], "`advance` has nothing left to do"
+    bench.until("nothing is left to do", lambda: not study_file.active(root))
 
 
 def test_a_cancel_of_a_sweep_ends_every_cell(bench, tmp_path):
@@ -70,22 +68,17 @@ def test_a_cancel_of_a_sweep_ends_every_cell(bench, tmp_path):
     pause.touch()
     study = toy_study("ended", pauses_while=str(pause))
     flow = started(bench, study, root)
-    trainings = bench.until("both cells train", lambda: two(bench.runs_of("ended toy-training")))
-    for run in trainings:
-        run.wait("Running")
+    trainings = bench.trains(root, number=2)
     slurm = swept(study, root)
     cells = [handle for handle in slurm.handles if handle.stage.name == "toy-training"]
-    for handle in cells:
-        bench.until("there is something to lose", lambda handle=handle: any(handle.run.checkpoints.glob("[0-9]*")))
     flow.cancel()
     flow.wait("Cancelled")
-    for run in trainings:
-        run.wait("Cancelled")
+    bench.until("each is cancelled", lambda: [state_of(run) for run in trainings] == ["Cancelled"] * 2)
     for handle in cells:
         (job,) = entries(handle)
         bench.until("its job ended", lambda job=job: [*bench.cluster.jobs(job.name).values()] == ["CANCELLED"])
         assert attempts.newest(handle.run.attempts)["end_state"] == "sigterm", "it saved before it ended"
-    assert study_file.active(root) == [] and not bench.runs_of("ended sweep")
+    assert study_file.active(root) == [] and not slurm.handles[-1].run.path.exists()
 
 
 def test_squeue_tells_study_stage_and_cell_of_arrays_as_large_as_the_cluster_takes(own_bench, tmp_path):
@@ -100,9 +93,8 @@ def test_squeue_tells_study_stage_and_cell_of_arrays_as_large_as_the_cluster_tak
 
     with bench.site_with({"array_tasks": 8}):
         bench.cluster.hold()
-        with bench.ensure_worker().frozen():  # what it finds at one look are arrays
-            Follower(Prefect(), swept(toy_study("arrays", pauses_while=str(pause)), tmp_path / "runs", over)).start()
-            bench.until("four trainings are asked for", lambda: len(bench.runs_of("arrays toy-training")) == 4)
+        slurm = swept(toy_study("arrays", pauses_while=str(pause)), tmp_path / "runs", over)
+        entrust(slurm, FollowerJob(slurm.site))
         waiting = bench.until("four tasks wait", lambda: len(found := squeue()) == 4 and found)
         assert {name for name, _ in waiting} == {"arrays-toy-training"}
         cells = [f"arrays toy-training (training.seed {seed})" for seed in (1, 2, 3, 4)]
@@ -122,7 +114,7 @@ def test_a_cell_that_failed_is_missing_from_the_table_and_the_study_has_failed(b
     root, over = tmp_path / "runs", {"training.poisoned_loss": [None, 0, 999]}
     bench.ensure_worker()
     slurm = swept(toy_study("partly", steps=12), root, over)
-    state, message = follow(Follower(Prefect(), slurm), lambda *_: None)
+    state, message = followed(slurm, lambda *_: None)
     assert state.name == "Failed" and "toy-training (training.poisoned_loss 0)" in message
     (table,) = root.glob("partly/sweep/*/COMPLETE.json")
     results = durable.read_json(table.parent / "final_results.json")["cells"]
@@ -133,18 +125,8 @@ def test_a_cell_that_failed_is_missing_from_the_table_and_the_study_has_failed(b
 
 
 def shown(slurm: SlurmStudy) -> list[tuple[Any, Any]]:
-    found = standings(Prefect(), slurm)
+    found = Engine(slurm.site).standings(slurm)
     return [(handle, found.standing(handle)) for handle in found.handles]
-
-
-def two(runs: list[Run]) -> list[Run] | None:
-    return runs if len(runs) == 2 else None
-
-
-def finished(advanced: Any) -> Path | None:
-    last = advanced.handles[-1]
-    assert last.stage.name == "sweep"
-    return last.run.path if last.finished else None
 
 
 def entries(handle: Any) -> list[Any]:

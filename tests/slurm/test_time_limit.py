@@ -3,12 +3,12 @@
 import pytest
 
 from deployments.dag.page import load_page
-from deployments.slurm.study.flow_runs import Prefect
-from deployments.slurm.study.follow import Follower
+from deployments.slurm.study.follow import entrust
+from deployments.slurm.study.follower import FollowerJob
+from deployments.slurm.study.records import Record, record_of
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts
 from storage.errors import BadInput
-from tests.slurm.harness import Run
 
 pytestmark = pytest.mark.slurm_long
 
@@ -34,16 +34,17 @@ def test_a_limit_that_is_too_short_for_the_start_is_told_refused_and_mended(benc
     page = load_page(str(tmp_path / "slow.py"))
     study = page.model(name="slow")
 
-    def start() -> Run:
+    def ended() -> Record:
+        """The record of the stage's run when it has ended, after a start."""
         slurm = SlurmStudy.at_site(page, study, str(tmp_path / "runs"))
-        found = Follower(Prefect(), slurm).start()
-        flow_run = found.standing(slurm.handles[0]).flow_run
-        assert flow_run
-        return Run(bench, flow_run)
+        run = slurm.handles[0].run
+        before = record_of(run)
+        entrust(slurm, FollowerJob(slurm.site))
+        return bench.until("it has ended", lambda: ((r := record_of(run)) and r.over and r != before and r) or None)
 
     with bench.site_with(time_limit_minutes=1, lead_seconds=20):
-        run = start()
-        run.wait("Failed")
+        run = ended()
+        assert run.name == "Failed"
         assert (
             "the time limit is too short: the start took 4" in run.message
             and "of 60 s lead_seconds (20)" in run.message
@@ -54,6 +55,6 @@ def test_a_limit_that_is_too_short_for_the_start_is_told_refused_and_mended(benc
         assert record["attempt"] == 2 and "remove" not in (handle.run.attempts / "0002.log").read_text()
         assert "the start took 4" in record["diagnosis"]["summary"]
         with pytest.raises(BadInput, match="Set time_limit_minutes to at least 3"):
-            start()
+            ended()
     with bench.site_with(time_limit_minutes=3, lead_seconds=20):
-        start().wait("Completed")
+        assert ended().name == "Completed"

@@ -1,4 +1,4 @@
-"""Workers and study flows that die and come back: nothing is lost, and nothing is submitted twice."""
+"""Who serves, workers and study flows that die and come back: nothing is lost, and nothing is submitted twice."""
 
 import os
 import signal
@@ -6,7 +6,11 @@ import signal
 import pytest
 
 from deployments.dag.walk import Handle
-from tests.slurm.harness import PROMISED_SECONDS, Dispatched, Run, toy_study
+from deployments.slurm.job.journal import run_of
+from deployments.slurm.study.follow import entrust
+from storage import attempts
+from storage.run_directory import RunDirectory
+from tests.slurm.harness import PROMISED_SECONDS, Bench, Dispatched, Run, state_of, toy_study
 
 pytestmark = pytest.mark.slurm_long
 
@@ -16,7 +20,7 @@ def submitted_once(*toys: Dispatched) -> bool:
     return all(len(one.submissions()) == 1 == len(one.jobs()) for one in toys)
 
 
-def test_a_worker_that_comes_back_finds_jobs_that_ran_on_waited_and_ended_meanwhile(bench, tmp_path):
+def test_who_serves_next_finds_jobs_that_ran_on_waited_and_ended_meanwhile(bench, tmp_path):
     ends = bench.dispatch(tmp_path / "ends", pauses=True)
     runs = bench.dispatch(tmp_path / "runs", pauses=True)
     ends.run.wait("Running")
@@ -25,7 +29,7 @@ def test_a_worker_that_comes_back_finds_jobs_that_ran_on_waited_and_ended_meanwh
     waits = bench.dispatch(tmp_path / "waits")
     waits.job("PENDING")
 
-    bench.workers["gpu"].kill()
+    bench.workers["server"].kill()
     ends.go_on()
     ends.job("COMPLETED")
     assert [one.run.state for one in (ends, runs)] == ["Running", "Running"], "nobody is there to say otherwise"
@@ -42,51 +46,60 @@ def test_a_worker_that_comes_back_finds_jobs_that_ran_on_waited_and_ended_meanwh
 def test_a_study_whose_worker_was_killed_and_replaced_is_cancelled_as_any_other(bench, tmp_path):
     """Its cancel timed out after five minutes, and its jobs went on; or the next line of its log crashed it."""
     bench.ensure_worker("ratchet")
+    bench.stop_workers("server")
     study, root = toy_study("orphan", steps=2000, step_seconds=0.25), tmp_path / "runs"
     flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(root))
-    (training,) = bench.until("it trains", lambda: bench.runs_of("orphan toy-training"))
-    training.wait("Running")
-    bench.until("there is something to lose", lambda: any(root.glob("*/toy-training/*/checkpoints/[0-9]*")))
+    (training,) = bench.trains(root)
     bench.workers["ratchet"].kill()
     bench.start_worker("ratchet")
     flow.cancel()
     flow.wait("Cancelled", seconds=240)  # Prefect itself calls it so after 300 s
-    assert "the job was cancelled (scancel, or Cancel in Prefect)" in flow.message
-    training.wait("Cancelled")
-    assert not {"Crashed", "Failed"} & {*flow.history(), *training.history()}
+    assert "the job was cancelled" in flow.message
+    bench.until("its job ended", lambda: [*bench.cluster.jobs("orphan-s3-").values()] == ["CANCELLED"])
+    assert state_of(training) == "Cancelled" and not {"Crashed", "Failed"} & {*flow.history()}
 
 
 @pytest.mark.drawn
-def test_of_two_workers_of_a_pool_one_submits_and_the_other_takes_over_when_it_is_killed(bench, tmp_path):
-    second = bench.start_worker(key="gpu-2")
+def test_of_two_that_serve_a_root_one_submits_and_the_other_takes_over_when_it_is_killed(bench, tmp_path):
+    second = bench.start_worker(key="server-2")
     try:
         before = [bench.dispatch(tmp_path / f"before{n}", steps=60, step_seconds=0.25) for n in range(3)]
         for one in before:
             one.job("RUNNING", "COMPLETED")
-        assert "serves the pool" not in second.told()
-        bench.workers["gpu"].kill()
+        assert "another process serves" in second.told()
+        bench.workers["server"].kill()
         after = bench.dispatch(tmp_path / "after")
         for one in (*before, after):
             one.run.wait("Completed")
         assert submitted_once(*before, after), bench.told()
     finally:
-        bench.stop_workers("gpu-2")
+        bench.stop_workers("server-2")
 
 
 def test_a_killed_study_flow_that_is_retried_attaches_to_what_runs(bench, tmp_path):
     root, pause = tmp_path / "runs", tmp_path / "pause"
     pause.touch()
     study = toy_study("attaches", pauses_while=str(pause))
+    bench.stop_workers("server")
     bench.ensure_worker("ratchet")
     flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(root))
+    bench.trains(root)
+    killed(bench, flow)
+    flow.retry()
+    flow.wait("Running")
+    pause.unlink()
+    flow.wait("Completed")
+    for job in ("attaches-s3-toy-training.", "attaches-s3-toy-report."):
+        assert len(bench.cluster.jobs(job)) == 1, bench.told()
 
-    def of_stage(name: str) -> list[Run]:
-        return bench.runs_of(f"attaches {name}")
 
-    bench.until("the training runs", lambda: [one for one in of_stage("toy-training") if one.state == "Running"])
+def killed(bench: Bench, flow: Run) -> None:
+    """Kills the flow run's process, and waits until Prefect has told of it twice.
+
+    The process's keeper tells at once and the worker up to half a minute later; a retry between the two can be lost.
+    The second ends with this advice, in the log of this flow run.
+    """
     os.kill(int(flow.read()["infrastructure_pid"].rpartition(":")[2]), signal.SIGKILL)
-    # Prefect tells of it twice, the process's keeper at once and the worker up to half a minute later; a retry between
-    # the two can be lost. The second ends with this advice, in the log of this flow run.
     late = ("prefect.flow_runs.worker", "Check whether the flow run exceeded its memory")
     of_flow = {"logs": {"flow_run_id": {"any_": [flow.id]}}}
 
@@ -95,80 +108,89 @@ def test_a_killed_study_flow_that_is_retried_attaches_to_what_runs(bench, tmp_pa
         return any(line["name"] == late[0] and line["message"].startswith(late[1]) for line in lines)
 
     bench.until("the worker told of it", told)
-    flow.retry()
-    flow.wait("Running")
+
+
+def test_a_study_whose_flow_run_was_killed_is_followed_to_its_end_by_the_deployment_advance(bench, tmp_path):
+    root, pause = tmp_path / "runs", tmp_path / "pause"
+    pause.touch()
+    study = toy_study("advanced", pauses_while=str(pause))
+    bench.stop_workers("server")
+    bench.ensure_worker("ratchet")
+    flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(root))
+    (training,) = bench.trains(root)
+    killed(bench, flow)
+    follows = bench.run_deployment("advance/advance", root=str(root))
+    follows.wait("Running")
+    assert bench.run_deployment("advance/advance", root=str(root)).wait("Completed"), "one at a time"
     pause.unlink()
-    flow.wait("Completed")
-    for stage, job in {"toy-training": "attaches-s3-toy-training.", "toy-report": "attaches-s3-toy-report."}.items():
-        (run,) = of_stage(stage)
-        run.wait("Completed")
-        assert len(bench.cluster.jobs(job)) == 1, bench.told()
-
-
-def test_after_a_retry_of_one_stage_the_deployment_advance_has_its_study_go_on(bench, tmp_path):
-    obstacle = tmp_path / "obstacle"
-    obstacle.touch()
-    one = bench.dispatch(tmp_path / "runs", check_fails_while=str(obstacle))
-    one.run.wait("Failed")
-    obstacle.unlink()
-    one.run.retry()
-    one.run.wait("Completed")
-    bench.ensure_worker("ratchet")  # the worker of the stages may be quicker: nothing starts twice
-    bench.run_deployment("advance/advance", root=str(tmp_path / "runs")).wait("Completed")
-    (report,) = bench.runs_of(f"{one.study.name} toy-report")
-    report.wait("Completed")
-    assert len(one.jobs()) == 2, "finished work was not repeated"
+    follows.wait("Completed")
+    assert state_of(training) == "Completed" and [*root.glob("advanced/toy-report/*/COMPLETE.json")]
+    assert len(bench.cluster.jobs("advanced-s3-")) == 2, bench.told()
 
 
 @pytest.mark.drawn
 def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_repeats_no_finished_work(bench, tmp_path):
-    obstacle = tmp_path / "obstacle"
+    root, pause, obstacle = tmp_path / "runs", tmp_path / "pause", tmp_path / "obstacle"
+    pause.touch()
     obstacle.touch()
-    one = bench.dispatch(tmp_path / "runs", pauses=True, check_fails_while=str(obstacle))
-    one.run.wait("Failed")
-    assert all(part in one.run.message for part in ("the way is free", str(obstacle))), one.run.message
+    study = toy_study("retried", pauses_while=str(pause), check_fails_while=str(obstacle))
+    bench.stop_workers("server")
+    bench.ensure_worker("ratchet")
+    flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(root))
+    flow.wait("Failed")
+    assert all(part in flow.message for part in ("the way is free", str(obstacle))), flow.message
+    (failed,) = root.glob("retried/toy-training/*")
+    training = run_of(failed / "jobs")
+
+    def trains_again(number: int) -> int:
+        """Where the attempt of this number began, when it has gone a step further."""
+
+        def look() -> int | None:
+            tried = attempts.records(training.attempts)
+            began = tried[-1]["began_at"][0] if len(tried) == number and tried[-1].get("began_at") else None
+            return began if began is not None and step(training) > began else None
+
+        return bench.until(f"attempt {number} trains", lambda: (began := look()) is not None and (began + 1)) - 1
 
     obstacle.unlink()
-    one.run.retry()  # from Failed
-    one.job("RUNNING", number=2)
-    one.training_began()
-    one.run.cancel()
-    one.run.wait("Cancelled", seconds=PROMISED_SECONDS)
+    flow.retry()  # from Failed
+    trains_again(2)
+    flow.cancel()
+    flow.wait("Cancelled", seconds=PROMISED_SECONDS)
+    bench.until("its job has ended", lambda: "RUNNING" not in bench.cluster.jobs("retried-s3-").values())
 
-    reached = one.step()
-    one.run.set_state("CRASHED", "Crashed", force=True)  # as Prefect's own services do
-    one.run.retry()
-    one.job("RUNNING", number=3)
-    bench.until("it goes on", lambda: one.step() > reached)
-    assert one.records()[-1]["began_at"][0] >= reached > 0
-    bench.cluster.slurm("scancel", one.job(number=3))
-    one.run.wait("Cancelled", seconds=PROMISED_SECONDS)
-
-    one.go_on()
-    one.run.retry()  # from Cancelled
-    one.run.wait("Completed")
-    marker = (one.folder / "COMPLETE.json").stat()
-    one.run.retry()  # from Completed
-    one.job("COMPLETED", number=5)
-    one.run.wait("Completed")
-    assert (one.folder / "COMPLETE.json").stat() == marker, "the finished work was repeated"
-    assert len(one.jobs()) == len(one.submissions()) == 5, bench.told()
+    reached = step(training)
+    flow.retry()  # from Cancelled
+    assert trains_again(3) >= reached > 0
+    killed(bench, flow)
+    flow.wait("Crashed")
+    flow.retry()  # from Crashed
+    flow.wait("Running")
+    pause.unlink()
+    flow.wait("Completed")
+    marker = training.marker_file.stat()
+    flow.retry()  # from Completed
+    flow.wait("Running", "Completed")
+    flow.wait("Completed")
+    assert training.marker_file.stat() == marker, "the finished work was repeated"
+    assert len(bench.cluster.jobs("retried-s3-toy-training.")) == 3, bench.told()
 
 
-def test_a_retry_is_not_lost_to_the_end_of_the_job_before_it_that_nobody_had_seen(bench, tmp_path):
-    """Prefect's own worker tells of an end when it finds it, over whatever was asked for meanwhile."""
+def step(run: RunDirectory) -> int:
+    return max((int(found.name) for found in run.checkpoints.glob("[0-9]*")), default=0)
+
+
+def test_a_start_is_not_lost_to_the_end_of_the_job_before_it_that_nobody_had_seen(bench, tmp_path):
     one = bench.dispatch(tmp_path / "runs", pauses=True)
     one.training_began()
     one.run.wait("Running")
-    with bench.workers["gpu"].frozen():
+    with bench.workers["server"].frozen():
         os.kill(one.record()["pid"], signal.SIGKILL)
         one.go_on()
         one.job("FAILED")
-        one.run.set_state("CRASHED", "Crashed", force=True)  # as Prefect's own services do
-        one.run.retry()
-        asked = len(one.run.history())
+        entrust(one.slurm, one.follower)
     one.run.wait("Completed")
-    assert not {"Crashed", "Failed", "Cancelled"} & set(one.run.history()[asked:]), one.run.history()
+    assert not {"Crashed", "Failed", "Cancelled"} & {*one.run.history()}, one.run.history()
     assert len(one.jobs()) == len(one.submissions()) == 2, bench.told()
 
 
@@ -182,7 +204,8 @@ def test_an_edited_output_makes_its_stage_run_again_and_the_next_one_only_if_the
         word.write_text(said)
         edited = one.folder / "model" / "model.safetensors"
         edited.write_bytes(edited.read_bytes()[:-1] + b"?")
-        assert one.advance(person=True).standing(one.training).stand == "under way", "what was edited is not believed"
+        one.run.retry()
+        assert one.look().standing(one.training).stand == "under way", "what was edited is not believed"
         assert finished(one)[0].run.path == one.folder
         told = bench.cluster.jobs(f"{one.study.name}-s3-toy-report.")
         assert len(told) == reports, f"{said}: {told}"
@@ -191,8 +214,8 @@ def test_an_edited_output_makes_its_stage_run_again_and_the_next_one_only_if_the
 
 
 def finished(one: Dispatched) -> list[Handle]:
-    """Looks as `advance` does until both stages are finished."""
-    return one.bench.until("both are finished", lambda: all_finished(one.advance().handles))
+    """Both stages, when they are."""
+    return one.bench.until("both are finished", lambda: all_finished(one.look().handles))
 
 
 def all_finished(handles: list[Handle]) -> list[Handle] | None:

@@ -6,18 +6,16 @@ the site file, the study as it was started last. All are read anew for each job.
 """
 
 import grp
-import hashlib
 import os
 import re
 import shlex
-from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
 from pydantic.fields import FieldInfo
 
-from storage import durable, reading
+from storage import reading
 from storage.errors import BadInput
 from storage.permissions import Permissions
 from tasks.stage.validation import listed, validated
@@ -27,7 +25,6 @@ VARIABLE = "RATCHET_SITE"
 """Names the site: a file, or the name of one in `deployments/sites/`."""
 OWN = "cluster"
 """The site that is meant where none is named: a person makes it."""
-ENVIRONMENT = "environment.json"
 OURS = {
     "job-name", "output", "error", "open-mode", "signal", "requeue", "no-requeue", "dependency", "export",
     "export-file", "chdir", "parsable", "array", "wrap", "time", "partition", "account", "qos", "cpus-per-task",
@@ -268,36 +265,11 @@ def overrides(groups: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
     return values
 
 
-def folder_of_pool(site: Site, pool: str) -> Path:
-    """Folder where a pool's worker keeps what belongs to no study."""
-    return Path(site.root) / ".slurm" / pool
+def folder_below(site: Site, name: str) -> Path:
+    """A folder below the root of what belongs to no study."""
+    return Path(site.root) / ".slurm" / name
 
 
-def queue_of(site: Site) -> str:
-    """The work queue of the site's root in each pool: a worker takes no run of another root, which has other limits."""
-    return f"root-{hashlib.sha256(os.path.realpath(site.root).encode()).hexdigest()[:12]}"
-
-
-def note_environment(folder: Path) -> None:
-    """Writes the names of this process's variables into the pool's folder, and no value but the address of its Prefect
-    server: who starts a study looks before anything is submitted."""
-    noted = {"set": sorted(os.environ), "server": os.environ.get("PREFECT_API_URL", "")}
-    durable.write_json(folder / ENVIRONMENT, noted)
-
-
-def environment_of_worker(folder: Path) -> Container[str]:
-    """Names of the variables of the worker that served the pool last; this process's where there was none yet."""
-    return frozenset(_noted(folder).get("set", os.environ))
-
-
-def server_of_worker(folder: Path) -> str:
-    """Address of the Prefect server of the worker that served the pool last; empty where there was none yet."""
-    return str(_noted(folder).get("server", ""))
-
-
-def _noted(folder: Path) -> dict[str, Any]:
-    try:
-        variables: dict[str, Any] = durable.read_json(folder / ENVIRONMENT)
-        return variables if isinstance(variables, dict) else {}
-    except (OSError, ValueError):
-        return {}
+def folder_of_jobs(site: Site) -> Path:
+    """Folder with the lock of who serves the root's jobs; of this name since a worker of the pool `gpu` did."""
+    return folder_below(site, "gpu")

@@ -1,12 +1,11 @@
-"""The work of the pool: submit once, poll SLURM, and do what `reconcile` decides.
+"""The work on all jobs: submit once, poll SLURM, and do what `reconcile` decides.
 
-Asks SLURM and Prefect only by the few calls of `SlurmCommands` and `Runs`, so that thousands of histories can be
-played with fakes of both; the Prefect worker (worker.py) is a thin shell around it.
+Asks SLURM only by the few calls of `SlurmCommands`, so that thousands of histories can be played with a fake of it.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,41 +22,35 @@ from deployments.slurm.pool.reconcile import (
     Finish,
     Limits,
     Run,
-    Runs,
     Seen,
     SetState,
     reconcile,
 )
 from deployments.slurm.pool.submissions import Submissions
+from deployments.slurm.study.records import Records
 
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_AGAIN_SECONDS = 20.0
-GATHER_SECONDS = 60.0
-"""Longest wait of a first job for others of its array: less than a run may be Pending without a submission."""
 POLLS_APART_SECONDS = 45.0
 """Most of the time between two polls that counts as absence of a job that neither found."""
 
 
 class Pool:
-    """All jobs of one work pool."""
+    """All jobs below one root."""
 
     def __init__(
         self,
         slurm: SlurmCommands,
-        runs: Runs,
+        runs: Records,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
         ours: Callable[[], bool] = lambda: True,
         arrays: Path = Path(),
-        more_come: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`ours`: whether this process still serves the pool. One whose disk hung for a minute may not any more.
-        `arrays`: where scripts of job arrays are kept, on a disk that all nodes share.
-        `more_come`: whether runs are on their way to `submit`, so that an array would be submitted in parts."""
+        """`ours`: whether this process still serves the root. One whose disk hung for a minute may not any more.
+        `arrays`: where scripts of job arrays are kept, on a disk that all nodes share."""
         self.slurm, self.runs, self.limits, self._clock = slurm, runs, limits or Limits(), clock
-        self._ours, self._more_come = ours, more_come
-        self._gathering: float | None = None
-        """Time since which first jobs wait for others of their array; None when none does."""
+        self._ours = ours
         self.submissions = Submissions(slurm, self.limits, clock, ours, arrays)
         self.live = self.submissions.live
         """The newest submission of each run whose job may still live, by run id; for counting and showing."""
@@ -66,7 +59,7 @@ class Pool:
         self.alive: Alive | None = None
         """The user's queued and running jobs; None when SLURM did not answer."""
         self.done: list[Action] = []
-        """Actions of the last poll; when an error of Prefect ended it, those done before."""
+        """Actions of the last poll; when an error ended it, those done before."""
         self._unsettled: set[str] = set()
         """Runs whose state was to be set, and perhaps was not: they are read whatever their state is."""
         self._in_state: dict[str, float] = {}
@@ -80,7 +73,7 @@ class Pool:
         """When a job was last cancelled, or was to be and not found, by its name."""
 
     def submit(self, plan: Plan) -> str | None:
-        """Same as `Submissions.submit`; may be called from several threads."""
+        """Same as `Submissions.submit`."""
         return self.submissions.submit(plan)
 
     def poll(self) -> list[Action]:
@@ -97,7 +90,6 @@ class Pool:
         now = self._clock()
         since = 0.0 if self._polled is None else min(now - self._polled, POLLS_APART_SECONDS)
         self._polled = now
-        more_come = self._more_come()  # first: what has come since then is among those gathered
         gathered = self.submissions.gathered  # before the runs are read: what is read is newer
         watched = self.runs.watched({*list(self.live), *self._unsettled})
         states = {run.id: run.state_id for run in watched if run.type == "PENDING"}
@@ -121,53 +113,20 @@ class Pool:
             try:
                 self._execute(action)
             except (OSError, ValueError) as error:  # the disk of one run stops no other
-                LOG.warning("flow run %s: %s", action.run.id, error)
+                LOG.warning("run %s: %s", action.run.id, error)
             else:
                 self.done.append(action)
-        self._submit_gathered(asked, more_come)
+        self.submissions.submit_gathered(asked)
         return self.done
-
-    def _submit_gathered(self, asked: list[Plan], more_come: bool) -> None:
-        """Submits the first jobs that wait for each other; while more come they wait on, for GATHER_SECONDS at most."""
-        now = self._clock()
-        self._gathering = (now if self._gathering is None else self._gathering) if asked else None
-        if self._gathering is None or (more_come and now - self._gathering < GATHER_SECONDS):
-            return
-        self._gathering = None
-        for run_id, job_id in self.submissions.submit_gathered(asked).items():
-            self.runs.set_job(run_id, job_id)
-
-    def cancel_at_once(self, runs: Iterable[Run]) -> None:
-        """Ends the jobs of runs that are being cancelled without waiting for the next poll."""
-        pairs = [
-            (run, entry)
-            for run in runs
-            if run.type in ("CANCELLING", "CANCELLED") and (entry := self.live.get(run.id)) and self._may_cancel(entry)
-        ]
-        if not pairs:
-            return
-        try:
-            jobs = self.slurm.jobs()
-        except Unreachable as error:
-            LOG.warning("SLURM does not answer: %s", error)
-            return
-        for run, entry in pairs:
-            job = jobs.get(entry.job_id or "")
-            if job is not None and job.name == entry.name:  # the id may be another job's by now
-                self._cancel(run, entry)
-            else:  # gone, as it seems: SLURM is not asked every two seconds
-                self._cancelled[entry.name] = self._clock()
 
     def _seen(self, run: Run, jobs: dict[str, Job], since: float) -> Seen | None:
         """Facts known of a run, `since` seconds after the last poll; None when it cannot be read now."""
         now, folder = self._clock(), Path(run.folder)
-        if self.submissions.is_busy(folder):
-            return None
         in_state_for = now - self._in_state.setdefault(run.state_id, now)
         try:
             return self._on_disk(run, folder, jobs, since, in_state_for)
         except (OSError, ValueError, TypeError) as error:
-            LOG.warning("flow run %s: its run directory cannot be read: %s", run.id, error)
+            LOG.warning("run %s: its run directory cannot be read: %s", run.id, error)
             self._unsettled.add(run.id)
             return None
 
@@ -230,7 +189,6 @@ class Pool:
         run, journal = action.run, self.submissions.journal(Path(action.run.folder))
         if isinstance(action, Adopt):
             self.live[run.id] = journal.note_job(action.submission, action.job_id)
-            self.runs.set_job(run.id, action.job_id)
         elif isinstance(action, Attach):
             self.live[run.id] = journal.write(replace(action.submission, state_id=run.state_id))
         elif isinstance(action, Finish):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from deployments.slurm.cluster import diagnosis
 from deployments.slurm.cluster.client import Job
@@ -134,22 +134,6 @@ class Cancel:
 
     run: Run
     submission: Submission
-
-
-class Runs(Protocol):
-    """The runs of a pool's stages: who keeps them, Prefect or the engine's own records."""
-
-    away: tuple[type[Exception], ...]
-
-    def watched(self, also: Iterable[str]) -> list[Run]: ...
-    def waiting(self) -> list[Run]: ...
-    def cancelling(self) -> list[Run]: ...
-    def open(self, run_id: str) -> Run | None: ...
-    def asked_for_by(self, run_id: str) -> tuple[bool, str, str]: ...
-    def set_state(self, wish: SetState) -> bool: ...
-    def set_job(self, run_id: str, job_id: str) -> None: ...
-    def allowed(self) -> int | None: ...
-    def allow(self, at_once: int | None) -> None: ...
 
 
 Action = Adopt | Attach | Finish | SetState | Cancel

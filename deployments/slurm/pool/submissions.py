@@ -9,9 +9,8 @@ its script and its log are found through the array's folder, where `3.sbatch` an
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -78,7 +77,7 @@ def lead_to(folder: Path, task: int, planned: Next) -> None:
 
 
 class Submissions:
-    """All submissions of one work pool."""
+    """All submissions below one root."""
 
     def __init__(
         self, slurm: SlurmCommands, limits: Limits, clock: Callable[[], float], ours: Callable[[], bool], arrays: Path
@@ -93,41 +92,36 @@ class Submissions:
         self._tasks_at_most: int | None = None
         """Maximum for one array, asked once; 1 where this cluster takes no array of ours."""
         self._sought: dict[str, float] = {}
-        self._busy: dict[Path, threading.Lock] = {}
-        self._guard = threading.Lock()
 
     def submit(self, plan: Plan) -> str | None:
         """Submits the run's next job unless one of its jobs may still live; the job's id if it is known.
 
         None: SLURM gave no answer; `poll` finds the job by its name, or has it submitted again. Or the job is one for
-        an array, which the next `poll` submits. Raises Refused, also when there is no job that could be submitted. May
-        be called from several threads.
+        an array, which the next `poll` submits. Raises Refused, also when there is no job that could be submitted.
         """
-        with self._alone(plan.folder):
-            journal = self.journal(plan.folder)
-            try:
-                entries = journal.all()
-                last = last_of(plan, entries)
-                if last and last.live:
-                    return last.job_id
-                after = self._jobs_before(entries)
-            except (OSError, Unreachable) as error:
-                LOG.warning("flow run %s: not submitted now: %s", plan.flow_run, error)
+        journal = self.journal(plan.folder)
+        try:
+            entries = journal.all()
+            last = last_of(plan, entries)
+            if last and last.live:
+                return last.job_id
+            after = self._jobs_before(entries)
+        except (OSError, Unreachable) as error:
+            LOG.warning("%s: not submitted now: %s", plan.flow_run, error)
+            return None
+        try:
+            planned = Next(plan, journal, *next_job(plan, journal, last, after))
+            text = sbatch_text(planned.job)
+            if not self._ours():
                 return None
-            try:
-                planned = Next(plan, journal, *next_job(plan, journal, last, after))
-                text = sbatch_text(planned.job)
-                if not self._ours():
-                    return None
-                if plan.array_tasks and not entries:
-                    with self._guard:
-                        self._gathered[plan.flow_run] = plan
-                    return None
-                self._write(planned, text)
-            except (OSError, ValueError) as error:
-                cause = Diagnosis("error", "not submitted", f"there is no job to submit: {error}", str(plan.folder))
-                raise Refused(cause.text) from error
-            return self._submitted([planned], text, last.end if last else None)
+            if plan.array_tasks and not entries:
+                self._gathered[plan.flow_run] = plan
+                return None
+            self._write(planned, text)
+        except (OSError, ValueError) as error:
+            cause = Diagnosis("error", "not submitted", f"there is no job to submit: {error}", str(plan.folder))
+            raise Refused(cause.text) from error
+        return self._submitted([planned], text, last.end if last else None)
 
     def _write(self, planned: Next, text: str) -> None:
         """Keeps script and entry before SLURM hears of them."""
@@ -176,20 +170,12 @@ class Submissions:
         """Plans whose first jobs wait for each other."""
         return list(self._gathered.values())
 
-    def submit_gathered(self, plans: list[Plan]) -> dict[str, str]:
-        """Submits the first jobs of these runs, as arrays of those that ask for the same; ids by run, as far as SLURM
-        gives them."""
-        if not plans or not self._ours():
-            return {}
-        done: list[Next] = []
-        with ExitStack() as alone:
-            for folder in sorted({plan.folder for plan in plans}):
-                alone.enter_context(self._alone(folder))
+    def submit_gathered(self, plans: list[Plan]) -> None:
+        """Submits the first jobs of these runs, as arrays of those that ask for the same."""
+        if plans and self._ours():
             for group in groups(self._firsts(plans), self._largest_array()):
-                done += self._submit_group(group)
-        self.ungather(plans)
-        kept = [self.live[planned.plan.flow_run] for planned in done if planned.plan.flow_run in self.live]
-        return {entry.flow_run: entry.job_id for entry in kept if entry.job_id}
+                self._submit_group(group)
+            self.ungather(plans)
 
     def _largest_array(self) -> int:
         if self._tasks_at_most is None:
@@ -201,10 +187,9 @@ class Submissions:
 
     def ungather(self, plans: Iterable[Plan]) -> None:
         """Lets these wait no longer."""
-        with self._guard:
-            for plan in plans:
-                if self._gathered.get(plan.flow_run) is plan:  # and not a later one of the same run
-                    del self._gathered[plan.flow_run]
+        for plan in plans:
+            if self._gathered.get(plan.flow_run) is plan:  # and not a later one of the same run
+                del self._gathered[plan.flow_run]
 
     def _firsts(self, plans: list[Plan]) -> Iterator[Next]:
         """The first jobs of these runs. One whose folder has a job by now stays Pending, and is asked for again."""
@@ -214,9 +199,9 @@ class Submissions:
                 if not journal.all():
                     yield Next(plan, journal, *next_job(plan, journal, None, []))
             except OSError as error:
-                LOG.warning("flow run %s: not submitted now: %s", plan.flow_run, error)
+                LOG.warning("%s: not submitted now: %s", plan.flow_run, error)
 
-    def _submit_group(self, group: list[Next]) -> list[Next]:
+    def _submit_group(self, group: list[Next]) -> None:
         """Submits one array, or one job of its own. A run whose job cannot be written stays Pending, and is asked for
         again."""
         name, those = array_name(group), list[Next]()
@@ -228,7 +213,7 @@ class Submissions:
                     lead_to(folder, task, planned)
                 self._write(planned, sbatch_text(planned.job))
             except OSError as error:
-                LOG.warning("flow run %s: not submitted now: %s", planned.plan.flow_run, error)
+                LOG.warning("%s: not submitted now: %s", planned.plan.flow_run, error)
             else:
                 those.append(planned)
         if those:
@@ -236,7 +221,6 @@ class Submissions:
             text = array_text(name, folder, jobs, group[0].plan.array_tasks or 1) if jobs else sbatch_text(those[0].job)
             with suppress(Refused):  # the journal has it: the next poll sets the run's state
                 self._submitted(those, text)
-        return those
 
     def _refused(self, error: Refused, script: Path, before: End | None) -> End:
         """End that follows a refusal: one that time or other nodes mend does not fail the run."""
@@ -278,23 +262,11 @@ class Submissions:
                 known += named
         return known
 
-    @contextmanager
-    def _alone(self, folder: Path) -> Iterator[None]:
-        """One submission at a time in a folder; `poll` leaves it alone meanwhile."""
-        with self._guard:
-            lock = self._busy.setdefault(folder, threading.Lock())
-        with lock:
-            yield
-
     def journal(self, folder: Path) -> Journal:
         """The journal of a folder, kept in memory until it is forgotten."""
         if folder not in self._journals:  # another host may have served the pool until a moment ago
             durable.refresh(folder)
         return self._journals.setdefault(folder, Journal(folder))
-
-    def is_busy(self, folder: Path) -> bool:
-        """True while a job is being submitted there: nothing follows from what is there now."""
-        return folder in self._busy and self._busy[folder].locked()
 
     def forget(self, but: set[Path]) -> list[Path]:
         """Drops the journals of all folders but these; which they were."""

@@ -16,12 +16,12 @@ from typing import Any
 
 from deployments.dag.page import load_page, stages_of
 from deployments.dag.sources import page_names
-from deployments.prefect.generate import NEEDS
 from deployments.slurm.cluster.client import Job, SlurmCommands, SlurmError, call, other_clusters
 from deployments.slurm.cluster.diagnosis import ENDS
 from deployments.slurm.cluster.partitions import Cluster, read_cluster
-from deployments.slurm.cluster.site import Resources, Site, folder_of_pool, read_site
+from deployments.slurm.cluster.site import Resources, Site, folder_below, read_site
 from deployments.slurm.job.preflight import file_system, folder_problems, is_of_this_machine, problems
+from deployments.slurm.job.resources import NEEDS
 from deployments.slurm.job.script import JobText, sbatch_text
 from deployments.slurm.study.follower import FOLLOW
 from storage import durable
@@ -167,7 +167,7 @@ class _Sent:
 def _nodes(site: Site, kinds: dict[str, Resources]) -> Iterator[Finding]:
     """What nodes have: a job for all kinds whose stages run at the same place."""
     commands = SlurmCommands()
-    folder = folder_of_pool(site, "doctor") / uuid.uuid4().hex[:8]
+    folder = folder_below(site, "doctor") / uuid.uuid4().hex[:8]
     folder.mkdir(parents=True)
     (folder / "node.py").write_text(ON_NODE)
     small: dict[str, tuple[Resources, list[str]]] = {}

@@ -1,186 +1,197 @@
-"""A study on SLURM is started by a person, followed until nothing is under way, and kept going by `advance`."""
+"""Studies on SLURM, followed to their ends: by the command that waits, a flow run of Prefect, or a job on the cluster.
+
+What is to be followed stands on disk (`FollowerJob.entries`). One process at a time serves a root, by its lock: it
+follows all of these studies. Another one that waits for a study only looks how it stands, and serves when the first one
+has ended.
+"""
 
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from deployments.dag.walk import Handle
-from deployments.slurm.cluster.site import Site
-from deployments.slurm.study import study as study_file
-from deployments.slurm.study.standings import Look, Standing, Standings, Told, nobody
+from deployments.slurm.cluster.ownership import require_own
+from deployments.slurm.cluster.site import Site, folder_of_jobs
+from deployments.slurm.pool.service import Service, interval_seconds
+from deployments.slurm.study.engine import Engine
+from deployments.slurm.study.follower import Entry, FollowerJob
+from deployments.slurm.study.preflight import require_runnable
+from deployments.slurm.study.standings import Standing, Standings, Told
 from deployments.slurm.study.study import SlurmStudy
-from deployments.views.index import completed, leave_for_people
-from storage import durable
-from storage.errors import BadInput
-from storage.inside import Outside, copy
-from tasks.stage.outcome import AWAITING_RETRY, COMPLETED, PrefectState, state_of_study
+from deployments.views.index import completed
+from storage import locks
+from storage.errors import BadInput, Held
+from storage.permissions import close_to_others
+from tasks.stage.outcome import BAD_INPUT, COMPLETED, PrefectState, state_of_study
 
-LOG = logging.getLogger("ratchet.slurm")
-POLL_SECONDS = 5.0
-BUSY_SECONDS = 900.0
-"""Time that a start that comes no further goes on trying with a server that is busy or away, beside what Prefect's
-client does itself."""
-MOST_SECONDS = 60.0
-"""Between two such tries; the first comes after POLL_SECONDS."""
-
-
-class Host(ABC):
-    """Who has the runs of stages and submits their jobs: Prefect and its worker, or the engine of this process."""
-
-    @abstractmethod
-    def looking(self, slurm: SlurmStudy, starts: bool, **how: Any) -> AbstractContextManager[Look]:
-        """A look at the study, which `starts` what is ready; `how` as for `Look`."""
-
-    @abstractmethod
-    def require_runnable(self, slurm: SlurmStudy) -> None:
-        """BadInput with what stands against the study's jobs."""
-
-    @abstractmethod
-    def withdraw(self, slurm: SlurmStudy, why: str) -> None:
-        """Cancels the runs of the study's stages that have no job."""
-
-    @abstractmethod
-    def cancel(self, slurm: SlurmStudy) -> None:
-        """Cancels all runs of the study, but for those of stages that another one wants."""
-
-    def away(self, error: Exception) -> str:
-        """What is away, where the next look may go well; else empty."""
-        return f"polled in vain: {error!r}" if isinstance(error, OSError) else ""
+LOG = logging.getLogger("ratchet.follow")
+LEFT_SECONDS = 30.0
+"""For another process to take over."""
+Tell = Callable[[str, Handle, Standing], None]
+"""Gets the file's stem of a study, a stage of it, and how that stands."""
+End = tuple[PrefectState, str]
+"""The state of a study that has ended, or goes no further by itself, and why."""
 
 
-class Follower:
-    """Starts what is ready of one study, again and again, with the site as it was at first: an edit of it ends nothing.
+class Studies:
+    """The studies that are to be followed at a site, by this process while it serves the site's root."""
 
-    Jobs run the source as it was when a person last started the study, whoever starts them.
-    """
+    def __init__(self, site: Site, job: FollowerJob, tell: Tell) -> None:
+        self._site, self._job, self._tell = site, job, tell
+        self._engine = Engine(site)
+        self._studies: dict[Path, SlurmStudy] = {}
+        self._ends: dict[Path, End] = {}
+        """How the studies ended that were let go."""
+        self._known: dict[str, Standing] = {}
+        self._served_by = ""
+        self._left_to_others: set[Path] = set()
+        """Studies that this process could not read, and another one may: files of the code that changed since."""
+        self._serves_again_at = 0.0
 
-    def __init__(
-        self,
-        host: Host,
-        slurm: SlurmStudy,
-        kept: Callable[[SlurmStudy], None] = lambda slurm: None,
-        is_kept: bool = False,
-    ) -> None:
-        """`kept` is called when the study is kept, before any of its stages is started; `is_kept`: the start that a
-        person gave has done that."""
-        self.host, self._slurm, self._when_kept = host, slurm, kept
-        self._kept = is_kept
-        self._begun: set[str] = set()
-        """Fingerprints of the stages for which the start has done what a person wants: where a busy server breaks it
-        off, it goes on with the others."""
+    def look(self) -> bool:
+        """Starts what is ready, and lets go of what has ended; True where anything is left to follow."""
+        if service := self._serving():
+            followed = [*filter(self._follows, self._job.entries())]
+            if not self.serves:
+                return True
+            service.poll()  # first: how jobs ended that a person's start may begin again
+            for entry in followed:
+                self._look_at(entry)
+            self._engine.submit_due()
+        return bool([*self._job.entries()])
 
-    def start(self, told: Told = nobody) -> Standings:
-        """Starts as a person does: what failed or was cancelled begins again.
+    def end_of(self, slurm: SlurmStudy) -> End | None:
+        """How a study ended; None while it is followed. Tells how it stands where another process serves."""
+        if not self.serves:
+            slurm.walk.check_markers()
+            stages = self._engine.standings(slurm, partial(self._tell_change, slurm.file.stem))
+            if slurm.file not in {entry.file for entry in self._job.entries()}:
+                return final_state(stages)
+        return self._ends.get(slurm.file)
 
-        The study is kept below the root, where `advance` and the jobs read it; before that, BadInput says what stands
-        against it, and nothing of what is under way has changed.
-        """
-        if not self._kept:
-            self.host.require_runnable(self._slurm)
-            self._slurm.keep()
-            self._when_kept(self._slurm)
-            self._kept = True
-        elif study_file.stopped(self._slurm.file).exists():  # while the server was busy
-            return standings(self.host, self._slurm, told)
+    @property
+    def serves(self) -> bool:
+        """True where this process follows the studies."""
+        return self._engine.service is not None
 
-        def begun(handle: Handle, standing: Standing) -> None:
-            self._begun.add(handle.run.fingerprint)
-            told(handle, standing)
+    @property
+    def seconds_to_next(self) -> float:
+        """Until the next look: with many jobs SLURM is asked less often."""
+        service = self._engine.service
+        return interval_seconds(len(service.pool.live) if service else 0)
 
-        return _advanced(self.host, self._slurm, person=True, told=begun, begun=frozenset(self._begun))
+    def end(self) -> None:
+        if self._engine.service:
+            self._engine.service.end()
 
-    def advance(self, told: Told = nobody) -> Standings:
-        """Starts what became ready since; what failed stays so, and nothing is started of a study that was cancelled.
-
-        BadInput when the study's file is gone.
-        """
-        if not self._slurm.file.exists():
-            raise BadInput(study_file.GONE.format(self._slurm.file))
-        self._slurm.walk.check_markers()
-        if study_file.stopped(self._slurm.file).exists():
-            if not self._slurm.handles[-1].finished:
-                self.host.cancel(self._slurm)  # whoever cancelled it may not have known the server
-            return standings(self.host, self._slurm, told)
-        return _advanced(self.host, self._slurm, person=False, told=told)
-
-
-def advance_kept(host: Host, file: Path, site: Site, root: Path) -> Standings:
-    """Starts what is ready of a study that is kept. BadInput when it is not the one that a person started."""
-    slurm = SlurmStudy.kept(file, site, root)
-    slurm.walk.check_markers()  # one that a compute node wrote a moment ago, too
-    return _advanced(host, slurm, person=False)
-
-
-def standings(host: Host, slurm: SlurmStudy, told: Told = nobody) -> Standings:
-    """How every stage stands; starts and writes nothing."""
-    with host.looking(slurm, starts=False, told=told) as look:
-        return _all(slurm, look)
-
-
-def _advanced(host: Host, slurm: SlurmStudy, person: bool, told: Told = nobody, **how: Any) -> Standings:
-    with host.looking(slurm, starts=True, person=person, told=told, **how) as look:
-        stages = _all(slurm, look)
-    if refused := [handle.label for handle in stages.handles if handle.refusal]:
-        host.withdraw(slurm, f"{refused[0]} cannot use what is finished: why stands there")
-    _keep_results(slurm.handles[-1], slurm.site)
-    if (last := stages.handles[-1]).finished:
-        leave_for_people(last)
-    if all(handle.finished for handle in slurm.handles):
-        study_file.stopped(slurm.file).touch()
-    return stages
-
-
-def _all(slurm: SlurmStudy, look: Look) -> Standings:
-    """Every stage, and the table of a sweep without the cells that stopped, when nothing else is left to do."""
-    stages = look.at(slurm.handles)
-    if not stages.under_way and (table := slurm.page.sweep_without_stopped(slurm.study, slurm.walk)):
-        look.at([table])
-    return stages
-
-
-def follow(
-    follower: Follower, changed: Told, once: bool = False, polled: Callable[[Standings], None] = lambda stages: None
-) -> tuple[PrefectState, str]:
-    """Starts the study and polls until it is finished or nothing is under way; its state, and what stopped it.
-
-    `changed` gets each change of a stage as soon as it is found, `polled` what each poll found. With `once` it returns
-    when what is ready was started, or when it came no further for BUSY_SECONDS.
-    """
-    known: dict[str, Standing] = {}
-    host, poll, since, tries = follower.host, follower.start, time.monotonic(), 0
-
-    def tell(handle: Handle, now: Standing) -> None:
-        nonlocal since
-        if known.get(handle.run.fingerprint) != now:
-            changed(handle, now)
-            known[handle.run.fingerprint], since = now, time.monotonic()
-
-    while True:
+    def _serving(self) -> Service | None:
+        """The service of the root's jobs, begun where nobody else serves them."""
+        if (service := self._engine.service) and service.still_serves():
+            return service
+        self._engine, self._studies = Engine(self._site), {}
+        if time.monotonic() < self._serves_again_at:
+            return None
+        folder = folder_of_jobs(self._site)
+        require_own([folder], self._site.trust_group)
+        close_to_others(self._site.permissions)  # scripts and logs of jobs, which begin with the umask of this process
         try:
-            stages = poll(tell)
-        except Exception as error:  # the server or the disk is away: the jobs go on
-            if not (words := host.away(error)) or (once and isinstance(error, OSError)):
-                raise
-            started = sum(standing.stand in ("under way", "finished") for standing in known.values())
-            if once and time.monotonic() - since > BUSY_SECONDS:
-                return AWAITING_RETRY, f"{words}; {started} stages are started or finished"
-            wait = min(MOST_SECONDS, POLL_SECONDS * 2**tries) if once else POLL_SECONDS
-            LOG.warning("%s; %d stages are started or finished; it goes on in %.0f s", words, started, wait)
-            time.sleep(wait)
-            tries += 1
-            continue
-        poll, tries = follower.advance, 0
-        polled(stages)
-        if once or not stages.under_way:
-            return final_state(stages)
-        time.sleep(POLL_SECONDS)
+            self._engine = Engine(self._site, locks.acquire(folder / "locks"))
+        except Held as held:
+            if str(held) != self._served_by:
+                LOG.info("another process serves the jobs below %s: %s", self._site.root, held)
+            self._served_by = str(held)
+        return self._engine.service
+
+    def _follows(self, entry: Entry) -> bool:
+        """True where the study of the entry can be followed."""
+        try:
+            if entry.by_person or entry.file not in self._studies:
+                slurm = self._studies[entry.file] = SlurmStudy.kept(entry.file, self._site, entry.root)
+                self._engine.know(slurm)
+            return True
+        except OSError as error:  # the disk: the next look
+            LOG.warning("%s: %s", entry.file.stem, error)
+        except BadInput as error:
+            if entry.by_person and entry.file not in self._left_to_others:
+                self._leave_to_others(entry)  # its code may be newer than this process
+            else:
+                self._let_go(entry, (BAD_INPUT, f"is not followed any more: {error}"))
+        return False
+
+    def _leave_to_others(self, entry: Entry) -> None:
+        """Lets whoever waits for a study serve the root, if anybody does."""
+        self._left_to_others.add(entry.file)
+        self._serves_again_at = time.monotonic() + LEFT_SECONDS
+        self.end()
+        self._engine = Engine(self._site)
+
+    def _look_at(self, entry: Entry) -> None:
+        slurm, tell = self._studies[entry.file], partial(self._tell_change, entry.file.stem)
+        try:
+            stages = self._engine.start(slurm, tell) if entry.by_person else self._engine.advance(slurm, tell)
+        except OSError as error:
+            LOG.warning("%s: %s", entry.file.stem, error)
+            return
+        except BadInput as error:
+            self._let_go(entry, (BAD_INPUT, f"is not followed any more: {error}"))
+            return
+        if entry.by_person:
+            self._job.add(Entry(entry.file, entry.root, by_person=False))
+        if not stages.under_way:
+            self._let_go(entry, final_state(stages))
+
+    def _tell_change(self, study: str, handle: Handle, standing: Standing) -> None:
+        key = f"{study}/{handle.run.fingerprint}"
+        if self._known.get(key) != standing:
+            self._known[key] = standing
+            self._tell(study, handle, standing)
+
+    def _let_go(self, entry: Entry, end: End) -> None:
+        LOG.info("%s: %s: %s", entry.file.stem, end[0].name, end[1])
+        self._ends[entry.file] = end
+        self._job.remove(entry)
+        self._studies.pop(entry.file, None)
 
 
-def final_state(stages: Standings) -> tuple[PrefectState, str]:
+def followed(slurm: SlurmStudy, changed: Told, goes_on: bool = False) -> End:
+    """Starts a study as a person does, and stays until it ends; BadInput says before any job what stands against it.
+
+    `changed` gets each change of a stage. With `goes_on` whoever serves the root next follows the study where this
+    process ends first.
+    """
+
+    def tell(study: str, handle: Handle, standing: Standing) -> None:
+        if study == slurm.file.stem:
+            changed(handle, standing)
+
+    job = FollowerJob(slurm.site)
+    others_follow = slurm.file in {known.file for known in job.entries()}
+    entry = entrust(slurm, job)
+    studies = Studies(slurm.site, job, tell)
+    try:
+        while True:
+            studies.look()
+            if end := studies.end_of(slurm):
+                return end
+            time.sleep(studies.seconds_to_next)
+    finally:
+        if not (others_follow or goes_on):
+            job.remove(entry)
+        studies.end()
+
+
+def entrust(slurm: SlurmStudy, job: FollowerJob) -> Entry:
+    """Keeps a study, and gives it to whoever serves the root; BadInput says before what stands against its jobs."""
+    require_runnable(slurm)
+    slurm.keep()
+    entry = Entry(slurm.file, slurm.root, by_person=True)
+    job.add(entry)
+    return entry
+
+
+def final_state(stages: Standings) -> End:
     """The study's state, and what stopped it."""
     each = [(handle, stages.standing(handle)) for handle in stages.handles]
     state = state_of_study(standing.state for _, standing in each)
@@ -188,25 +199,3 @@ def final_state(stages: Standings) -> tuple[PrefectState, str]:
         return state, completed(stages.handles)
     stopped = [pair for pair in each if pair[1].stand in ("failed", "cancelled")]
     return state, "; ".join(f"{handle.label}: {standing.message}" for handle, standing in stopped) or "unfinished"
-
-
-def _keep_results(last: Handle, site: Site) -> None:
-    """Copies what the study's last stage made, and its marker, to the site's folder for results; once.
-
-    When that folder cannot be written, a warning says so: the results are where they were made.
-    """
-    if not site.results or not last.finished:
-        return
-    target = Path(site.results) / f"{last.run.study}-{last.run.fingerprint[:12]}"
-    if target.exists():
-        return
-    marker = last.run.marker_file
-    try:
-        with durable.new_directory(target) as new:
-            for name, described in durable.read_json(marker)["outputs"].items():
-                copy(last.run.path, name, new, described["sha256"])
-            copy(last.run.path, marker.name, new)
-    except (OSError, Outside) as error:
-        LOG.warning("the results could not be copied to %s (results in the site file): %s", target, error)
-    else:
-        LOG.info("results copied to %s", target)

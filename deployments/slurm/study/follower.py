@@ -15,7 +15,7 @@ from pathlib import Path
 from deployments.slurm.cluster.client import Job, SlurmCommands
 from deployments.slurm.cluster.diagnosis import ENDS
 from deployments.slurm.cluster.partitions import Cluster, read_cluster
-from deployments.slurm.cluster.site import VARIABLE, Resources, Site, folder_of_pool
+from deployments.slurm.cluster.site import VARIABLE, Resources, Site, folder_below
 from deployments.slurm.job.script import JobText, sbatch_text
 from storage import durable
 from tasks.stage import numerics
@@ -45,7 +45,7 @@ class FollowerJob:
 
     def __init__(self, site: Site, commands: SlurmCommands | None = None) -> None:
         self._site, self._commands = site, commands or SlurmCommands()
-        self.folder = folder_of_pool(site, FOLLOW)
+        self.folder = folder_below(site, FOLLOW)
         self.log = self.folder / "follow.log"
         self.name = f"ratchet-follow-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]}"
 

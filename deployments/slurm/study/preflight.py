@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -14,7 +14,7 @@ from deployments.slurm.cluster.partitions import read_cluster
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.plan import Plan, preview, time_problem
 from deployments.slurm.job.preflight import folder_problems, notes, problems, refusal_text
-from deployments.slurm.job.variables import JobValues, job_values, own_resources, plan_for
+from deployments.slurm.job.resources import next_plan, own_resources
 from deployments.slurm.study.follower import FOLLOW
 from deployments.slurm.study.study import SlurmStudy
 from storage.errors import BadInput
@@ -23,17 +23,13 @@ from tasks.stage.numerics import without_cuda
 from tasks.stage.run import Needs
 
 LOG = logging.getLogger("ratchet.slurm")
-ValuesOf = Callable[[Handle], tuple[JobValues, Container[str]]]
-"""What the job of a stage is made of, and the names of the variables of who submits it."""
 
 
-def require_runnable(slurm: SlurmStudy, values_of: ValuesOf | None = None) -> int:
-    """BadInput with all that stands against the jobs of the unfinished stages on this cluster; writes nothing. Returns
-    their number."""
-    texts = checked(slurm, values_of)
+def require_runnable(slurm: SlurmStudy) -> None:
+    """BadInput with all that stands against the jobs of the unfinished stages on this cluster; writes nothing."""
+    texts = checked(slurm)
     if texts.problems:
         raise BadInput(texts.refusal)
-    return len(texts.plans)
 
 
 @dataclass(frozen=True)
@@ -60,11 +56,8 @@ class Checked:
             yield handle, preview(plan)
 
 
-def checked(slurm: SlurmStudy, values_of: ValuesOf | None = None) -> Checked:
-    """The study's jobs, one and all; writes nothing. What a person should know of jobs that can run is logged.
-
-    `values_of` is Prefect's; without it this process submits, and there are no deployments.
-    """
+def checked(slurm: SlurmStudy) -> Checked:
+    """The study's jobs, one and all; writes nothing. What a person should know of jobs that can run is logged."""
     own, cluster, source = own_resources(slurm.study), read_cluster(), slurm.present_source
     plans: list[tuple[Handle, Plan]] = []
     texts: dict[str, list[str]] = {}
@@ -74,11 +67,8 @@ def checked(slurm: SlurmStudy, values_of: ValuesOf | None = None) -> Checked:
         texts[text] = []
     for handle in (handle for handle in slurm.handles if not handle.finished):
         try:
-            values, variables = (
-                values_of(handle) if values_of else (job_values(slurm.site, handle, source), frozenset(os.environ))
-            )
-            plan = plan_for(values, slurm.site, handle, slurm.file, source, own)
-            against = problems(plan.resources, cluster, variables, strict_lead=slurm.site.strict_lead)
+            plan = next_plan(handle, slurm.site, slurm.file, source, own)
+            against = problems(plan.resources, cluster, os.environ, strict_lead=slurm.site.strict_lead)
             if too_short := time_problem(replace(plan, automatic=False)):
                 against.append(too_short)
             if not slurm.site.python and handle.config.numerics.torch and handle.config.execution.device == "cuda":

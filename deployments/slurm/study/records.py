@@ -1,5 +1,6 @@
-"""The engine's own record of a stage's run, `jobs/run.json` in its run directory: who asked for its next job, and how
-it stands. One process at a time writes it: the one that holds the pool's lock.
+"""The record of a stage's run, `jobs/run.json` in its run directory: who asked for its next job, and how it stands.
+
+One process at a time writes it: the one that serves the root.
 """
 
 import logging
@@ -14,7 +15,6 @@ from deployments.dag.walk import Handle
 from deployments.slurm.job.journal import jobs_folder
 from deployments.slurm.job.plan import Origin
 from deployments.slurm.pool.reconcile import Run, SetState
-from deployments.slurm.study.standings import KnownRun, Starter
 from storage import durable, generations
 from storage.run_directory import RunDirectory, read
 
@@ -38,8 +38,9 @@ class Record:
     due_at: float = 0.0
 
     @property
-    def known(self) -> KnownRun:
-        return KnownRun(self.id, self.type, self.name, self.message, self.created_at)
+    def over(self) -> bool:
+        """True where it has ended."""
+        return self.type in ("COMPLETED", "CANCELLED", "FAILED", "CRASHED")
 
     def in_folder(self, folder: Path) -> Run:
         return Run(self.id, self.state_id, self.type, self.name, self.message, str(folder))
@@ -54,31 +55,34 @@ def record_of(run: RunDirectory) -> Record | None:
 
 
 class Records:
-    """The records of the stages that are looked at: what `Pool` and `Look` ask of a database of runs."""
-
-    away: tuple[type[Exception], ...] = ()
+    """The records of the stages that are looked at: what `Pool` and `Look` ask."""
 
     def __init__(self) -> None:
         self._runs: dict[str, RunDirectory] = {}
         """Run directories, by the ids of their present records."""
-        self._allowed: int | None = None
 
     # ---------------------------------------------------------------------------------------------- for looks
 
-    def read(self, handles: Iterable[Handle], ids: Iterable[str]) -> None:
-        for handle in handles:
-            self.made_for(handle)
+    def of(self, run: RunDirectory, run_id: str) -> Record | None:
+        """The run directory's record, where it is of this run."""
+        record = self.present(run)
+        return record if record and record.id == run_id else None
 
-    def of(self, run: str) -> KnownRun | None:
-        record = self._of(run)
-        return record.known if record else None
-
-    def made_for(self, handle: Handle) -> KnownRun | None:
+    def made_for(self, handle: Handle) -> Record | None:
+        """The run that was made for the stage in its present generation; None where there is none yet."""
         record = self.present(handle.run)
         now = generations.current(handle.run)["generation"]
-        return record.known if record is not None and record.generation == now else None
+        return record if record is not None and record.generation == now else None
 
-    made_by_now = made_for
+    def make(self, handle: Handle, person: bool, generation: int) -> Record:
+        """The run of a stage in a generation: one, however often this is called."""
+        record = self.present(handle.run)
+        if record is not None and record.generation == generation:
+            return record
+        now = time.time()
+        by: Origin = "person" if person else "automatic"
+        new = Record(uuid4().hex, generation, now, uuid4().hex, "SCHEDULED", "Scheduled", "", by, now)
+        return self.write(handle.run, new)
 
     def present(self, run: RunDirectory) -> Record | None:
         """The record of a run directory, whose jobs are seen to from now on."""
@@ -88,12 +92,10 @@ class Records:
 
     # ---------------------------------------------------------------------------------------------- for the pool
 
-    def watched(self, also: Iterable[str]) -> list[Run]:
+    def watched(self, also: Iterable[str] = ()) -> list[Run]:
+        """Runs that have a job or are about to have one, or whose job is being cancelled; and those named."""
         types, named = ("PENDING", "RUNNING", "CANCELLING"), {*also}
         return [self._as_run(record) for record in self._all() if record.type in types or record.id in named]
-
-    def cancelling(self) -> list[Run]:
-        return [self._as_run(record) for record in self._all() if record.type == "CANCELLING"]
 
     def waiting(self) -> list[Run]:
         """Runs that are due and have no job yet, first come first."""
@@ -101,19 +103,15 @@ class Records:
         due = [record for record in self._all() if record.type == "SCHEDULED" and record.due_at <= now]
         return [self._as_run(record) for record in sorted(due, key=lambda record: (record.due_at, record.created_at))]
 
-    def allowed(self) -> int | None:
-        return self._allowed
-
-    def allow(self, at_once: int | None) -> None:
-        self._allowed = at_once
-
     def open(self, run_id: str) -> Run | None:
+        """The run as it is now; None where it has ended."""
         record = self._of(run_id)
-        return None if record is None or record.known.over else self._as_run(record)
+        return None if record is None or record.over else self._as_run(record)
 
-    def asked_for_by(self, run_id: str) -> tuple[bool, str, str]:
+    def asked_for_by(self, run_id: str) -> tuple[bool, str]:
+        """True where Ratchet itself asked for the next job; and the id of the present state."""
         record = self._of(run_id)
-        return (record.asked_by == "automatic", record.message, record.state_id) if record else (False, "", "")
+        return (record.asked_by == "automatic", record.state_id) if record else (False, "")
 
     def set_state(self, wish: SetState) -> bool:
         """Sets the state if the run is still in the one that was read."""
@@ -127,9 +125,6 @@ class Records:
         self.write(self._runs[record.id], replace(record, state_id=uuid4().hex, **changed))
         LOG.info("%s: %s. %s", self._runs[record.id].stage, wish.name, wish.message)
         return True
-
-    def set_job(self, run_id: str, job_id: str) -> None:
-        """The journal has it."""
 
     def write(self, run: RunDirectory, record: Record) -> Record:
         jobs_folder(run).mkdir(parents=True, exist_ok=True)
@@ -150,19 +145,3 @@ class Records:
 
     def _as_run(self, record: Record) -> Run:
         return record.in_folder(jobs_folder(self._runs[record.id]))
-
-
-class RecordStarter(Starter):
-    """Starts stages as runs of the engine's own."""
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-
-    def make(self, handle: Handle, person: bool, generation: int) -> KnownRun:
-        record = self._records.present(handle.run)
-        if record is not None and record.generation == generation:
-            return record.known
-        now = time.time()
-        by: Origin = "person" if person else "automatic"
-        new = Record(uuid4().hex, generation, now, uuid4().hex, "SCHEDULED", "Scheduled", "", by, now)
-        return self._records.write(handle.run, new).known

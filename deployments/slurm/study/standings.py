@@ -1,20 +1,19 @@
-"""How each stage of a study on SLURM stands, and its start: by its run directory first, by its run second.
+"""How each stage of a study on SLURM stands, and its start: by its run directory alone.
 
 A stage may start when its inputs are finished, nobody works on it, and no run of it is under way. What is under way is
-read from the run directory first (its lock, the journal of its jobs) and from Prefect, or the engine's record, second,
-so that a lost database starts nothing twice.
+read from the run directory: its lock, the journal of its jobs, the engine's record of its run.
 """
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeGuard
+from typing import Literal, TypeGuard
 
 from deployments.dag.walk import Handle
 from deployments.slurm.cluster.client import SlurmCommands, Unreachable
 from deployments.slurm.cluster.diagnosis import ENDS, accounted_end
 from deployments.slurm.job.journal import CANCEL_WORDS, Journal, Submission, end_of, jobs_folder
+from deployments.slurm.study.records import Record, Records
 from storage import attempts, generations, locks
 from storage.errors import Held
 from storage.run_directory import RunDirectory
@@ -31,7 +30,6 @@ class Standing:
 
     stand: Stand
     message: str
-    flow_run: str | None = None
     bad_input: bool = False
     """True where it failed for what it was given, which a person must correct."""
 
@@ -72,115 +70,29 @@ class Standings:
         return self.standings[handle.run.fingerprint]
 
 
-@dataclass(frozen=True)
-class KnownRun:
-    """A run of a stage, as Prefect or the engine's own record has it."""
-
-    id: str
-    type: str
-    name: str
-    message: str
-    created_at: float
-    """Seconds since 1970."""
-
-    @property
-    def over(self) -> bool:
-        """True where it has ended."""
-        return self.type in ("COMPLETED", "CANCELLED", "FAILED", "CRASHED")
-
-
-class KnownRuns(Protocol):
-    """The runs of a study's stages."""
-
-    def read(self, handles: Iterable[Handle], ids: Iterable[str]) -> None:
-        """Asks for the present runs of these stages, and the runs of these ids, all at once."""
-
-    def of(self, run: str) -> KnownRun | None:
-        """The run of this id; None where there is none."""
-
-    def made_for(self, handle: Handle) -> KnownRun | None:
-        """The run that was made for the stage in its present generation; None where there is none yet."""
-
-    def made_by_now(self, handle: Handle) -> KnownRun | None:
-        """Same as `made_for`, asked again: somebody may have made it since all were read."""
-
-
-class Starter(ABC):
-    """Starts stages as runs of the pool of jobs, each at most once; never waits."""
-
-    @abstractmethod
-    def make(self, handle: Handle, person: bool, generation: int) -> KnownRun:
-        """The run of a stage in a generation: one, however often this is called."""
-
-    def start(self, handle: Handle, runs: KnownRuns, person: bool, again: str) -> Standing:
-        """A new flow run of the stage; the one that was made already for this generation, when it was."""
-        anew = person and not again
-        if again:  # by a key that will be a new one: two who start it at once would make two runs of it
-            made = runs.made_by_now(handle)
-            if made is not None and not made.over:
-                return under_way(made, None)
-        try:
-            run = self._begin(handle, person, again)
-            while run and run.over and (run.type == "COMPLETED" or anew):
-                # the folder was removed since, perhaps more than once
-                again = f"started again: its flow run is {run.name}, and its folder has no marker"
-                run = self._begin(handle, person, again)
-        except Held as held:
-            return Standing("under way", str(held))
-        if run is None:
-            return Standing("finished", str(handle.run.path))
-        if run.over:  # it ended and left nothing on disk
-            return Standing("cancelled" if run.type == "CANCELLED" else "failed", f"{run.name}: {run.message}", run.id)
-        return Standing("under way", "started", run.id)
-
-    def _begin(self, handle: Handle, person: bool, again: str) -> KnownRun | None:
-        """The run of the stage's generation, raised if it begins again; None when it is finished by now."""
-        digests = {role: parent.verdict.outputs_digest for role, parent in handle.inputs.items()}
-        generation = generations.raised_for_dispatch(handle.run, digests, again)
-        handle.check_marker()
-        return None if handle.finished else self.make(handle, person, generation)
-
-
 class Look:
-    """Finds how stages stand. Starts nothing without a starter."""
+    """Finds how stages stand, and starts those that are ready where it `starts`."""
 
     def __init__(
-        self,
-        runs: KnownRuns,
-        slurm: SlurmCommands,
-        *,
-        starter: Starter | None = None,
-        person: bool = False,
-        begun: frozenset[str] = frozenset(),
-        told: Told = nobody,
+        self, records: Records, slurm: SlurmCommands, *, starts: bool = False, person: bool = False, told: Told = nobody
     ) -> None:
-        """`starter` gets each stage that may start.
-
-        `person`: a person asks, so what failed or was cancelled is ready; otherwise it stays as it is, and so do the
-        stages whose fingerprints are `begun`. `told` gets each stage as soon as it is known how it stands."""
-        self._slurm, self._starter, self._told = slurm, starter, told
-        self._person, self._begun = person, begun
-        self._runs, self._found = runs, Standings()
+        """`person`: a person asks, so what failed or was cancelled is ready; otherwise it stays as it is. `told` gets
+        each stage as soon as it is known how it stands."""
+        self._records, self._slurm, self._starts = records, slurm, starts
+        self._person, self._told, self._found = person, told, Standings()
 
     def at(self, handles: Iterable[Handle]) -> Standings:
         """How these stages stand, and those that were looked at before."""
         every = [*handles]
         if any(handle.refusal for handle in every):  # what else it waits for would be in vain
-            self._starter = None
-        self._ask_for([handle for handle in every if not handle.finished])
+            self._starts = False
         for handle in every:
             if not handle.finished:
                 handle.check_marker()  # its inputs may have become finished on the way
             self._found.handles.append(handle)
-            person = self._person and handle.run.fingerprint not in self._begun
-            standing = self._found.standings[handle.run.fingerprint] = self._stand(handle, person)
+            standing = self._found.standings[handle.run.fingerprint] = self._stand(handle, self._person)
             self._told(handle, standing)
         return self._found
-
-    def _ask_for(self, handles: list[Handle]) -> None:
-        """Reads what is known of the runs of these stages."""
-        entries = [Journal(jobs_folder(handle.run)).all() for handle in handles]
-        self._runs.read(handles, [some[-1].flow_run for some in entries if some])
 
     def _stand(self, handle: Handle, person: bool) -> Standing:
         if handle.finished:
@@ -191,13 +103,13 @@ class Look:
             return Standing("waits", f"waits for {', '.join(handle.waits_for)}")
         entries = Journal(jobs_folder(handle.run)).all()
         last = entries[-1] if entries else None
-        run = self._runs.of(last.flow_run) if last else None
+        run = self._records.of(handle.run, last.flow_run) if last else None
         if (run is None or run.over) and (made := self._made_after(handle, entries)):
             run, last = made, None  # whatever its end was, the stage was started again since
         if run is not None and not run.over:
             return under_way(run, last)
         if last is not None and last.live and run is None:
-            unknown = f"job {last.job_id}, of a flow run that this Prefect server does not know"
+            unknown = f"job {last.job_id}, of a run that is not known here"
             state = self._job_state(last, handle.run)
             if state not in ENDS:
                 return Standing("under way", unknown)
@@ -205,18 +117,43 @@ class Look:
                 return Standing("cancelled", f"{unknown}, was cancelled")
         if _finished_lately(last) and not handle.verdict.present and not person:
             return Standing("under way", f"job {last.job_id} finished it; this host does not see its marker yet")
-        if self._starter and (holder := held_by(handle.run)):
+        if self._starts and (holder := held_by(handle.run)):
             return Standing("under way", holder)
         stopped = _stopped(handle.run, last, run)
         if stopped is not None and not person:
             return stopped
-        if self._starter is None:
+        if not self._starts:
             return Standing("ready", "starting the study starts it")
-        return self._starter.start(handle, self._runs, person, f"started again: {stopped.message}" if stopped else "")
+        return self._start(handle, person, f"started again: {stopped.message}" if stopped else "")
 
-    def _made_after(self, handle: Handle, entries: list[Submission]) -> KnownRun | None:
+    def _start(self, handle: Handle, person: bool, again: str) -> Standing:
+        """A new run of the stage, whose generation is raised if it begins `again`; the one that is there already for
+        this generation, where it was."""
+        anew = person and not again
+        try:
+            run = self._begin(handle, person, again)
+            while run and run.over and (run.type == "COMPLETED" or anew):
+                # the folder was removed since, perhaps more than once
+                again = f"started again: its run is {run.name}, and its folder has no marker"
+                run = self._begin(handle, person, again)
+        except Held as held:
+            return Standing("under way", str(held))
+        if run is None:
+            return Standing("finished", str(handle.run.path))
+        if run.over:  # it ended and left nothing on disk
+            return Standing("cancelled" if run.type == "CANCELLED" else "failed", f"{run.name}: {run.message}")
+        return Standing("under way", "started")
+
+    def _begin(self, handle: Handle, person: bool, again: str) -> Record | None:
+        """The run of the stage's generation; None when it is finished by now."""
+        digests = {role: parent.verdict.outputs_digest for role, parent in handle.inputs.items()}
+        generation = generations.raised_for_dispatch(handle.run, digests, again)
+        handle.check_marker()
+        return None if handle.finished else self._records.make(handle, person, generation)
+
+    def _made_after(self, handle: Handle, entries: list[Submission]) -> Record | None:
         """The run that was made for the stage after all its jobs so far, and has none yet."""
-        run = self._runs.made_for(handle)
+        run = self._records.made_for(handle)
         since = entries[-1].submitted_at if entries else 0.0
         if run is None or run.id in {entry.flow_run for entry in entries}:
             return None
@@ -256,27 +193,27 @@ def _finished_lately(last: Submission | None) -> TypeGuard[Submission]:
     return time.time() - last.ended_at < UNSEEN_SECONDS
 
 
-def _stopped(directory: RunDirectory, last: Submission | None, run: KnownRun | None) -> Standing | None:
+def _stopped(directory: RunDirectory, last: Submission | None, run: Record | None) -> Standing | None:
     """Why the stage does not go on by itself, as far as disk and its run say; None when it may."""
     end = last.end if last else None
     if last and end and end.follows == "Cancelled":
-        return Standing("cancelled", end.message, last.flow_run)
+        return Standing("cancelled", end.message)
     if last and end and end.follows == "Failed":
         bad_input = end.diagnosis is not None and end.diagnosis.category == "bad input"
-        return Standing("failed", end.message, last.flow_run, bad_input)
+        return Standing("failed", end.message, bad_input)
     if run is not None and run.type == "CANCELLED":
-        return Standing("cancelled", run.message or "cancelled", run.id)
+        return Standing("cancelled", run.message or "cancelled")
     unsubmitted = last is None or (end is not None and end.follows == "AwaitingRetry")
     if run is not None and run.type in ("FAILED", "CRASHED") and unsubmitted:  # its next job was refused
-        return Standing("failed", run.message or run.name, run.id)
+        return Standing("failed", run.message or run.name)
     record = attempts.newest(directory.attempts)
     if record and stops(record.get("end_state")):
         summary = (record.get("diagnosis") or {}).get("summary", "")
-        return Standing("failed", summary, None, record["end_state"] == "bad_input")
+        return Standing("failed", summary, record["end_state"] == "bad_input")
     return None
 
 
-def under_way(run: KnownRun, last: Submission | None) -> Standing:
+def under_way(run: Record, last: Submission | None) -> Standing:
     """How a stage stands whose run has not ended; `last` is its newest job, where it is of this run."""
     name = f"job {last.job_id}" if last and last.live and last.job_id else run.name
-    return Standing("under way", run.message or name, run.id)
+    return Standing("under way", run.message or name)
