@@ -47,4 +47,3 @@ def advance(root: str = "") -> State:
             studies.end()
     except BadInput as error:  # a sentence, and no traceback
         return prefect_state(BAD_INPUT, str(error))
-

@@ -148,7 +148,7 @@ def cancel(slurm: SlurmStudy) -> int:
         except (BadInput, httpx.HTTPError) as error:
             show(f"Prefect is not told ({error}); the study's flow run ends when it looks next", style="yellow")
     try:
-        ended.append(f"{cancel_jobs(slurm, SlurmCommands())} jobs")
+        ended.append(f"{cancel_jobs(slurm, SlurmCommands(), files)} jobs")
     except Unreachable as error:
         show(f"SLURM does not answer ({error}); who follows the study ends its jobs", style="yellow")
     if not ended:

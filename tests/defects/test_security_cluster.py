@@ -9,7 +9,7 @@ import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.slurm.cluster.site import VARIABLE, Resources
-from deployments.slurm.job.variables import kept_resources, own_resources
+from deployments.slurm.job.resources import kept_resources, own_resources
 from flows import command
 from storage.errors import BadInput
 from storage.permissions import close_to_others, open_to_all, strictest
@@ -35,7 +35,7 @@ def test_a_profile_brings_no_commands_secrets_or_options_of_sbatch(asked, group,
     kept = tmp_path / "study.yaml"
     kept.write_text(yaml.safe_dump({"page": "x", "study": study.model_dump(mode="json")}))
     with pytest.raises(BadInput, match=told):
-        kept_resources(str(kept))
+        kept_resources(kept)
 
 
 def test_a_dry_run_refuses_the_commands_of_a_profile_without_any_server(tmp_path, monkeypatch, capsys):

@@ -4,9 +4,7 @@ A person names a study on the command line to have its code run; whoever has the
 written.
 """
 
-import asyncio
 import grp
-import logging
 import os
 import shutil
 import struct
@@ -24,12 +22,13 @@ from deployments.dag.sources import KEPT
 from deployments.slurm.cluster import ownership
 from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.site import Site, read_site
-from deployments.slurm.job.variables import kept_resources
-from deployments.slurm.pool import worker
+from deployments.slurm.job.resources import kept_resources
 from deployments.slurm.study import preflight
 from deployments.slurm.study import study as study_file
+from deployments.slurm.study.follow import Studies
+from deployments.slurm.study.follower import FollowerJob
 from deployments.slurm.study.study import SlurmStudy
-from flows import advance, command
+from flows import command
 from flows.command import settings
 from storage import durable
 from storage.errors import BadInput
@@ -269,8 +268,9 @@ def test_a_study_that_others_may_write_is_not_imported_and_stops_no_other(tmp_pa
     assert pool.read() == {pool.other}
     mends = "chown -h" if written is by_its_owner else "chmod"
     assert f"{which} " in caplog.text and mends in caplog.text and str(which) in caplog.text.partition(mends)[2]
-    left = advance._advance_each([pool.file], pool.site, pool.root, logging.getLogger("test"))
-    assert isinstance(left["mine"], BadInput) and not pool.ran.exists()
+    with pytest.raises(BadInput):
+        SlurmStudy.kept(pool.file, pool.site, pool.root)
+    assert not pool.ran.exists()
 
 
 def test_the_command_that_a_refusal_names_mends_it(tmp_path, sources):
@@ -346,27 +346,21 @@ def test_a_start_says_that_others_may_write_the_root(tmp_path, sources, monkeypa
     assert said.startswith(f"{pool.root} may be written by all")
 
 
-def test_no_worker_takes_resources_of_a_study_that_others_may_write(tmp_path, sources):
+def test_no_job_takes_resources_of_a_study_that_others_may_write(tmp_path, sources):
     """`setup_lines` of it would stand in the next job's script."""
     pool = Pool(tmp_path, sources)
-    assert kept_resources(str(pool.file)) == {}
+    assert kept_resources(pool.file) == {}
     by_a_group(pool.file)
     with pytest.raises(BadInput, match="may be written by the group"):
-        kept_resources(str(pool.file))
+        kept_resources(pool.file)
 
 
-def test_no_worker_starts_on_a_root_that_others_may_write(tmp_path, sources, monkeypatch):
+def test_nobody_serves_a_root_that_others_may_write(tmp_path, sources):
     """Scripts of its job arrays lie there."""
     pool = Pool(tmp_path, sources)
     by_a_group(pool.root)
-    monkeypatch.setattr(worker, "require_commands", lambda: None)
-    monkeypatch.setattr(worker, "read_site", lambda: pool.site)
-
-    async def start() -> None:
-        await worker.SlurmWorker(work_pool_name="gpu").setup()
-
     with pytest.raises(BadInput, match="may be written by the group"):
-        asyncio.run(start())
+        Studies(pool.site, FollowerJob(pool.site), lambda *_: None).look()
 
 
 # ------------------------------------------------------------------------------------ the copy that jobs run

@@ -14,7 +14,7 @@ from deployments.dag.walk import Walk
 from deployments.prefect.artifacts import StageArtifacts, StudyArtifacts
 from deployments.prefect.flow_run import best_effort
 from deployments.slurm.cluster.site import Site
-from deployments.slurm.study.follow import _keep_results
+from deployments.slurm.study.engine import _keep_results
 from flows import command
 from storage import durable, locks, markers
 from storage.errors import BadInput

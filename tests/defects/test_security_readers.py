@@ -1,7 +1,6 @@
 """What strangers made: one bad run directory stops no command over its root, and nothing in it acts on a terminal."""
 
 import json
-import logging
 import os
 import re
 import subprocess
@@ -22,10 +21,11 @@ from deployments.dag.page import load_page
 from deployments.prefect.artifacts import StageArtifacts, StudyArtifacts
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission
-from deployments.slurm.pool.mirror import jobs_markdown
 from deployments.slurm.pool.reconcile import Finish, Seen, reconcile
 from deployments.slurm.study import study as study_file
-from flows.advance import _advance_each
+from deployments.slurm.study.follow import Studies
+from deployments.slurm.study.follower import Entry, FollowerJob
+from deployments.slurm.study.mirror import jobs_markdown
 from flows.command.settings import read_study
 from storage import durable, locks, markers
 from storage.errors import BadInput
@@ -310,7 +310,7 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 
 
 def test_a_bad_study_file_ends_no_walk_over_the_others(tmp_path, caplog):
-    """`advance` and the worker's walks: each study is told of in a line, and the next one is looked at."""
+    """Each study is told of in a line, and the next one is looked at."""
     folder = tmp_path / "study" / study_file.FOLDER
     folder.mkdir(parents=True)
     (folder / "deep.yaml").write_text(DEEP)
@@ -320,10 +320,12 @@ def test_a_bad_study_file_ends_no_walk_over_the_others(tmp_path, caplog):
     device(folder / "zero.yaml")
     (folder / "gone.yaml").symlink_to(tmp_path / "nowhere")  # it ended the whole walk
     assert list(study_file.readable(tmp_path, Site(root=str(tmp_path)))) == [] and len(caplog.records) == 6
-    files = study_file.active(tmp_path)
-    left = _advance_each(files, Site(root=str(tmp_path)), tmp_path, logging.getLogger("ratchet.advance"))
-    assert len(files) == 6 and list(left) == ["study"]
-    told = [record.getMessage() for record in caplog.records]
+    site = Site(root=str(tmp_path))
+    job, files = FollowerJob(site), study_file.active(tmp_path)
+    for file in files:
+        job.add(Entry(file, tmp_path, by_person=False))
+    assert len(files) == 6 and not Studies(site, job, lambda *_: None).look(), "none is followed any more"
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == 12 and all(len(line) < 2_000 for line in told)
 
 

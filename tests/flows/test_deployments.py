@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import Any, get_args
+from typing import Any
 
 import httpx
 import pytest
@@ -14,10 +14,8 @@ from prefect.utilities.schema_tools.validation import validate
 
 from deployments.dag.page import load_page
 from deployments.dag.sources import page_names
-from deployments.slurm.cluster.site import Overrides
 from flows import command
 from flows.command import settings
-from tasks.stage.run import Needs
 from tasks.stage.validation import validated
 from tests.conftest import REPOSITORY
 from tests.deployments.prefect.test_embedded import database_in
@@ -37,11 +35,10 @@ def test_prefect_yaml_is_what_the_command_makes_of_pages_and_profiles(capsys):
     assert capsys.readouterr().out == (REPOSITORY / "prefect.yaml").read_text()
 
 
-def test_there_is_one_for_each_profile_called_as_on_the_command_line_and_for_what_stages_need():
+def test_there_is_one_for_each_profile_called_as_on_the_command_line():
     for entrypoint, names in PROFILES.items():
         made = [one["name"] for one in STUDIES if one["entrypoint"] == entrypoint]
         assert names and sorted(made) == sorted([*names, *(f"{name}-local" for name in names)])
-    assert [one["name"] for one in STAGES] == list(get_args(Needs))
 
 
 @pytest.mark.parametrize("deployment", STUDIES, ids=lambda one: f"{one['entrypoint'].split('.')[1]} {one['name']}")
@@ -61,14 +58,6 @@ def test_a_study_s_parameters_are_its_profile_and_fit_the_form(deployment):
     assert (dispatch == "local") is deployment["name"].endswith("-local")
     first_words = settings.profile_file(page, profile).read_text()[2:40]
     assert deployment["description"].startswith(first_words), "what it is and needs, as the profile says"
-
-
-@pytest.mark.parametrize("deployment", STAGES, ids=lambda one: one["name"])
-def test_a_stage_s_resources_are_fields_of_the_pool(deployment):
-    variables = dict(deployment["work_pool"]["job_variables"])
-    assert variables.pop("command") == "python -m flows.stage {parameters}"
-    assert Overrides.model_validate(variables).time_limit_minutes
-    assert deployment["work_pool"]["name"] == "gpu"
 
 
 def test_every_entrypoint_is_a_module_s():
@@ -91,7 +80,7 @@ def test_one_command_deploys_what_is_asked_on_a_server_of_one_s_own_and_says_a_l
     own.write_text(SMALL)
     server.start()
     try:
-        shared = ["advance/advance", "stage/training", "stage/gpu", "stage/cpu"]
+        shared = ["advance/advance"]
         for settings_ in (temporary_settings({PREFECT_API_URL: server.address}), database_in(tmp_path)):
             with settings_:  # the second brings all up to date, on the server that has the database of PREFECT_HOME
                 assert command.ratchet(["deploy", "inversion/quick", str(own)]) == 0
@@ -101,13 +90,11 @@ def test_one_command_deploys_what_is_asked_on_a_server_of_one_s_own_and_says_a_l
         assert "inversion/quick, inversion/quick-local" in capsys.readouterr().err
         assert command.ratchet(["deploy", "--profile", "x.yaml"]) == 2
         made = {one["name"]: one for one in httpx.post(f"{server.address}/deployments/filter", json={}).json()}
-        assert len(made) == 7 and len(made["advance"]["schedules"]) == 1
+        assert len(made) == 4 and len(made["advance"]["schedules"]) == 1
         as_written = next(
             one for one in STUDIES if one["entrypoint"].startswith("flows.inv") and one["name"] == "quick"
         )
         assert made["quick"]["parameters"] == as_written["parameters"]
-        template = httpx.get(f"{server.address}/work_pools/gpu").json()["base_job_template"]
-        assert template["variables"]["properties"]["memory_gb"]["minimum"] == 0
         scheduled = {
             "flow_runs": {"state": {"name": {"any_": ["Scheduled"]}}},
             "flows": {"name": {"any_": ["advance"]}},

@@ -92,8 +92,8 @@ def problems(
             f"{limit * 20}"
         )
     texts += [
-        f"pass_environment: {name} is not set where the worker of the pool runs: end the worker, set it there, and "
-        "start the worker again; or take it out of pass_environment"
+        f"pass_environment: {name} is not set here, where jobs are submitted: set it, or take it out of "
+        "pass_environment"
         for name in resources.pass_environment
         if name not in environment
     ]

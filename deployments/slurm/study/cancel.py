@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowFilter
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
+from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_UI_URL
 from prefect.states import Cancelled, Cancelling, State, StateType
 
@@ -28,6 +30,7 @@ from deployments.slurm.cluster.site import read_site
 from deployments.slurm.study import study as study_file
 from deployments.slurm.study.stop import cancel_jobs, mark_stopped
 from deployments.slurm.study.study import SlurmStudy, root_of
+from storage.errors import BadInput
 
 LOG = logging.getLogger("ratchet.slurm")
 HOOK_SECONDS = 120.0
@@ -91,7 +94,7 @@ def stop(slurm: SlurmStudy) -> None:
     """Ends a study that a person cancelled: its jobs end, and nothing of it is started."""
     if files := mark_stopped(slurm):
         with suppress(Unreachable):  # then whoever serves the root ends the jobs
-            cancel_jobs(slurm, SlurmCommands())
+            cancel_jobs(slurm, SlurmCommands(), files)
         cancel_flow_runs(slurm, files)
 
 
@@ -124,16 +127,21 @@ def finish_cancels(root: Path) -> None:
     """
     site = read_site()
     for file, page, study in study_file.readable(root, site):
-        if study_file.stopped(file).exists():
-            continue
-        slurm = SlurmStudy(page, study, site, root)
-        with get_client(sync_client=True) as client:
-            asked = [*_runs_of(client, slurm, [file], of_type(StateType.CANCELLING, StateType.CANCELLED))]
-            late = [run for run in asked if run.state and _is_unheard(run.state, file)]
-            if late:
-                stop(slurm)
-            for run in late:
-                client.set_flow_run_state(run.id, Cancelled(message="cancelled; its process was gone"), force=True)
+        if not study_file.stopped(file).exists():
+            try:
+                _finish_cancel(SlurmStudy(page, study, site, root), file)
+            except (BadInput, PrefectException, httpx.HTTPError) as error:  # the others are ended all the same
+                LOG.warning("%s: not asked whether it was cancelled: %s", file.stem, error)
+
+
+def _finish_cancel(slurm: SlurmStudy, file: Path) -> None:
+    with get_client(sync_client=True) as client:
+        asked = _runs_of(client, slurm, [file], of_type(StateType.CANCELLING, StateType.CANCELLED))
+        late = [run for run in asked if run.state and _is_unheard(run.state, file)]
+        if late:
+            stop(slurm)
+        for run in late:
+            client.set_flow_run_state(run.id, Cancelled(message="cancelled; its process was gone"), force=True)
 
 
 def _is_unheard(state: State[Any], study: Path) -> bool:

@@ -149,7 +149,8 @@ class Studies:
             self._tell(study, handle, standing)
 
     def _let_go(self, entry: Entry, end: End) -> None:
-        LOG.info("%s: %s: %s", entry.file.stem, end[0].name, end[1])
+        level = logging.WARNING if end[0] == BAD_INPUT else logging.INFO
+        LOG.log(level, "%s: %s: %s", entry.file.stem, end[0].name, end[1])
         self._ends[entry.file] = end
         self._job.remove(entry)
         self._studies.pop(entry.file, None)

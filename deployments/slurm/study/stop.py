@@ -1,6 +1,7 @@
 """The end of a study that a person cancels: nothing of it starts by itself, and its jobs end, but for those of stages
 that another study wants too."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from deployments.slurm.cluster.diagnosis import ENDS
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.study import study as study_file
 from deployments.slurm.study.study import SlurmStudy
+from storage import reading
 from storage.errors import BadInput
 
 
@@ -20,17 +22,20 @@ def mark_stopped(slurm: SlurmStudy) -> list[Path]:
     return files
 
 
-def cancel_jobs(slurm: SlurmStudy, commands: SlurmCommands) -> int:
-    """Ends the jobs of the study's stages, whether a worker and a server are there or not; says how many.
+def cancel_jobs(slurm: SlurmStudy, commands: SlurmCommands, files: Sequence[Path] = ()) -> int:
+    """Ends the jobs of the study's stages, and those that were submitted for one of its files; says how many.
 
     Raises Unreachable.
     """
-    spared, known = wanted_by_others(slurm), commands.jobs()
+    known, spared = commands.jobs(), {print_[:12] for print_ in wanted_by_others(slurm)}
+    own = {jobs_folder(handle.run) for handle in slurm.handles}
+    journals = [Journal(folder) for folder in own | {*slurm.root.glob(f"{slurm.study.name}/*/*/jobs")}]
     entries = [
         entry
-        for handle in slurm.handles
-        if handle.run.fingerprint not in spared
-        for entry in Journal(jobs_folder(handle.run)).all()
+        for journal in journals
+        if journal.folder.parent.name not in spared
+        for entry in journal.all()
+        if entry.live and (journal.folder in own or _is_for(journal.script(entry), files))
     ]
     alive = [
         entry.job_id
@@ -41,6 +46,15 @@ def cancel_jobs(slurm: SlurmStudy, commands: SlurmCommands) -> int:
     ]
     commands.cancel(alive)
     return len(alive)
+
+
+def _is_for(script: Path, files: Sequence[Path]) -> bool:
+    """True where the script of a job names one of the study's files: of a page as it was before a stage changed."""
+    try:
+        text = reading.read_bytes(script).decode(errors="replace")
+    except OSError:
+        return False
+    return any(f"--study-file={file}" in text for file in files)
 
 
 def _files_of(slurm: SlurmStudy) -> list[Path]:

@@ -1,8 +1,8 @@
-"""A SLURM, a Prefect server and a stage that exist only in this process, on a clock that jumps where it is told.
+"""A SLURM, records of runs and a stage that exist only in this process, on a clock that jumps where it is told.
 
 They do what the real ones were seen to do: a controller that queues a job and loses its answer, that forgets what it
-acknowledged and gives the id to another job, that purges ended jobs; a server whose states have ids that change with
-each state, people who cancel and retry. `contract.py` says what the fake SLURM and the real one have in common.
+acknowledged and gives the id to another job, that purges ended jobs; states whose ids change with each state, people
+who cancel and retry. `contract.py` says what the fake SLURM and the real one have in common.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pathlib import Path
 from deployments.slurm.cluster.client import Job, SlurmCommands, Unreachable, _submit_error, task_id, task_name
 from deployments.slurm.job.plan import Origin
 from deployments.slurm.pool.reconcile import Run, SetState
-from deployments.slurm.pool.runs import PrefectRuns
 from tasks.stage.outcome import in_words
 
 NODES, NODE_MEGABYTES, GPU_MODELS = ("n1", "n2", "n3", "n4"), 256_000, ("a100",)
@@ -35,7 +34,7 @@ class Killed(BaseException):
 
 
 class ServerAway(Exception):
-    """The Prefect server did not answer: what was asked may have been done."""
+    """The records could not be reached: what was asked may have been done."""
 
 
 class Clock:
@@ -497,12 +496,12 @@ class FakeSlurm(SlurmCommands):
         self.counts[what] = self.counts.get(what, 0) + 1
 
 
-# ------------------------------------------------------------------------------------------------------- Prefect
+# ------------------------------------------------------------------------------------------------------- records
 
 
 @dataclass
 class FakeRun:
-    """A flow run as the server keeps it."""
+    """A run as its record keeps it."""
 
     id: str
     folder: str
@@ -513,15 +512,14 @@ class FakeRun:
     """Whether Ratchet itself asked for the next job."""
     state_id: str = "0"
     due: float = 0.0
-    job_id: str = ""
     history: list[str] = field(default_factory=list)
 
     def as_run(self) -> Run:
         return Run(self.id, self.state_id, self.type, self.name, self.message, self.folder)
 
 
-class FakePrefect:
-    """The server, and what people do there."""
+class FakeRecords:
+    """The records, and what people do to them."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -585,10 +583,10 @@ class FakePrefect:
         return [run for run in self.runs.values() if run.type == "SCHEDULED" and run.due <= self.clock.now]
 
 
-class FakeRuns(PrefectRuns):
-    """One worker's view of the server."""
+class FakeRuns:
+    """One process's view of the records."""
 
-    def __init__(self, server: FakePrefect) -> None:
+    def __init__(self, server: FakeRecords) -> None:
         self._server = server
         self._others_taken_in = False
 
@@ -613,10 +611,6 @@ class FakeRuns(PrefectRuns):
             raise ServerAway
         self._server.meanwhile()
         return done
-
-    def set_job(self, run_id: str, job_id: str) -> None:
-        self._ask("before")
-        self._server.runs[run_id].job_id = job_id
 
     def _ask(self, fails: str) -> str:
         self._server.clock.moment()

@@ -30,7 +30,7 @@ from tests.deployments.slurm.fakes import (
     FOREIGN,
     Clock,
     FakeJob,
-    FakePrefect,
+    FakeRecords,
     FakeRun,
     FakeRuns,
     FakeSlurm,
@@ -98,7 +98,7 @@ class History:
     def __init__(self, seed: int, folder: Path) -> None:
         self.rng, self.folder, self.clock, self.tally = random.Random(seed), folder, Clock(), Counter[str]()
         rng = self.rng
-        self.server = FakePrefect(self.clock)
+        self.server = FakeRecords(self.clock)
         self.slurm = FakeSlurm(
             self.clock, self._fate, self._stage, rng, rng.choice((100.0, 300.0)), accounting=rng.random() < 0.4
         )
@@ -128,8 +128,6 @@ class History:
             self._trouble()
             if self.rng.random() < 0.85:
                 self.pick_up()
-            if self.rng.random() < 0.1:
-                self._worker(self._cancel_at_once)
             if self.rng.random() < 0.85:
                 self._worker(self._look)
         self.settle()
@@ -181,13 +179,11 @@ class History:
             "toy",
         )
         try:
-            job_id = self.pool.submit(plan)
+            self.pool.submit(plan)
         except Refused as error:
             if run.type not in FINAL:
                 self.server.put(run.id, "FAILED", "Failed", str(error))
             return
-        if job_id is not None:
-            run.job_id = job_id
         self._stumbles(run)
 
     def _stumbles(self, run: FakeRun) -> bool:
@@ -213,9 +209,6 @@ class History:
         self.pool.poll()
         if self.slurm.mood == "well":
             self.looks.append(self.clock.now)
-
-    def _cancel_at_once(self) -> None:
-        self.pool.cancel_at_once([run.as_run() for run in self.server.runs.values() if run.type == "CANCELLING"])
 
     # --------------------------------------------------------------------------------- what happens to them
 

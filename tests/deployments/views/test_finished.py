@@ -4,11 +4,8 @@ import os
 import shutil
 from pathlib import Path
 
-from prefect.settings import PREFECT_API_URL, temporary_settings
-
 from deployments.dag.walk import Handle
-from deployments.slurm.study.flow_runs import Prefect
-from deployments.slurm.study.follow import advance_kept
+from deployments.slurm.study.engine import Engine
 from deployments.views.index import INDEX, leave_for_people
 from storage import durable
 from storage.run_directory import LATEST
@@ -36,14 +33,13 @@ def test_a_study_that_does_not_finish_leaves_neither(tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*") if path.name in (LATEST, INDEX)) == []
 
 
-def test_a_study_that_finishes_on_slurm_leaves_the_link_and_the_page(tmp_path, prefect_server, monkeypatch):
+def test_a_study_that_finishes_on_slurm_leaves_the_link_and_the_page(tmp_path, monkeypatch):
     monkeypatch.setenv("RATCHET_SITE", str(tmp_path / "site.yaml"))
     root, study = tmp_path / "runs", toy_study("on-slurm")
     kept = kept_study(root, study)
     last = toy_page(study, Here(root, study.name))
     assert not (root / INDEX).exists() and not (root / study.name / LATEST).exists()
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        advance_kept(Prefect(), kept.file, kept.site, root)
+    Engine(kept.site).advance(kept)
     assert latest(last) == last.run.path and "on-slurm" in (root / INDEX).read_text()
 
 

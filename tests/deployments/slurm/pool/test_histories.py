@@ -1,6 +1,6 @@
 """Histories in which everything fails, and the same histories with one line of the code taken out.
 
-A real Pool between a fake SLURM and a fake Prefect (histories.py has what must hold). A failure names its history N:
+A real Pool between a fake SLURM and fake records (histories.py has what must hold). A failure names its history N:
 `python -m tests.deployments.slurm.histories N 1` plays it, and other numbers others.
 """
 
@@ -86,7 +86,7 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
         reconcile._vanished,
         "seen.heartbeat or seen.absent_for <= patience",
         "seen.absent_for <= patience",
-        218,
+        2386,
     ),
     "the accounting is believed that a forgotten job runs": (
         reconcile._of_run,
@@ -123,7 +123,7 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
         reconcile._ended,
         "_state_after(run, end) if run.type in OPEN else None",
         "_state_after(run, end)",
-        1002,
+        6885,
     ),
     "a retry while the job lives is not distinguished from its start": (
         reconcile._asked_again,

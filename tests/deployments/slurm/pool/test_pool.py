@@ -1,8 +1,6 @@
 """The pool's own work where one line decides: what is written before what, whom a failure stops, and whom not."""
 
 import os
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +10,17 @@ import pytest
 
 from deployments.slurm.cluster.client import Job, Refused
 from deployments.slurm.cluster.site import Resources
-from deployments.slurm.job.journal import CANCEL_WORDS, MEMORY_WORDS, End, Journal, end_of
+from deployments.slurm.job.journal import CANCEL_WORDS, MEMORY_WORDS, Journal, end_of
 from deployments.slurm.job.plan import Plan, preview
-from deployments.slurm.pool.pool import GATHER_SECONDS, Pool
+from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Finish, Limits
 from deployments.slurm.pool.submissions import TASKS_AT_MOST
-from deployments.slurm.pool.worker import interval_seconds
 from storage import attempts, durable
 from tests.deployments.slurm.fakes import (
     NODES,
     Clock,
     FakeJob,
-    FakePrefect,
+    FakeRecords,
     FakeRuns,
     FakeSlurm,
     FakeStage,
@@ -39,9 +36,8 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.clock, self.fates = folder, Clock(), [WORKS]
-        self.server = FakePrefect(self.clock)
+        self.server = FakeRecords(self.clock)
         self.slurm = FakeSlurm(self.clock, self._fate, self._stage)
-        self.more_come = False
         self.pool = self.restart()
 
     def restart(self) -> Pool:
@@ -52,7 +48,6 @@ class World:
             Limits(),
             self.clock.monotonic(),
             arrays=self.folder / "arrays",
-            more_come=lambda: self.more_come,
         )
         return self.pool
 
@@ -161,40 +156,6 @@ def test_the_preview_is_what_is_submitted(world):
 def test_a_second_submit_while_a_job_lives_is_the_first_ones_job(world):
     assert [world.submit() for _ in range(3)] == ["1", "1", "1"]
     assert len(world.slurm.all) == len(world.journal().all()) == 1
-
-
-def test_of_many_submits_at_once_one_is_made(world):
-    plan, given = world.plan(), []
-    made = world.slurm.submit
-
-    def slow(script: str) -> str:
-        time.sleep(0.05)
-        return made(script)
-
-    world.slurm.submit = slow
-    threads = [threading.Thread(target=lambda: given.append(world.pool.submit(plan))) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert given == ["1"] * 6 and len(world.slurm.all) == 1
-
-
-def test_a_round_leaves_a_run_alone_that_is_being_submitted(world):
-    """sbatch may take longer than the time after which a job without an answer is given up."""
-    made, actions = world.slurm.submit, []
-
-    def slow(script: str) -> str:
-        job_id = made(script)
-        world.slurm.known[job_id].visible_at = world.clock.now + 200
-        for _ in range(3):
-            actions.extend(world.poll(60.0))
-        return job_id
-
-    world.slurm.submit = slow
-    assert world.submit() == "1"
-    assert actions == [] and len(world.journal().all()) == 1
-    assert world.journal().all()[0].end is None
 
 
 def test_a_refused_job_fails_its_run_with_what_slurm_said_and_is_not_live(world):
@@ -409,7 +370,7 @@ def test_a_job_id_that_could_not_be_noted_is_found_by_the_name(world, monkeypatc
     assert world.submit() == "1"
     assert world.journal().all()[0].job_id is None
     world.poll()
-    assert world.journal().all()[0].job_id == "1" and world.server.runs["flow-run"].job_id == "1"
+    assert world.journal().all()[0].job_id == "1"
 
 
 def test_the_disk_of_one_run_stops_no_other(world, monkeypatch):
@@ -482,11 +443,11 @@ def test_time_in_which_nobody_polls_is_little_absence(world):
     assert world.journal().all()[0].end is not None
 
 
-# ------------------------------------------------------------------------------------------------- a server that fails
+# ------------------------------------------------------------------------------------------------ records that fail
 
 
-def test_an_end_that_could_not_be_set_for_a_crashed_run_is_set_later(world):
-    """A Crashed run is watched only while it has a job; its end must not be forgotten when the server is away."""
+def test_an_end_that_could_not_be_set_is_set_later(world):
+    """A run that has ended is watched only while it has a job; its end must not be forgotten when a disk is away."""
     world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
     world.submit()
     world.slurm.advance(60.0)
@@ -503,41 +464,6 @@ def test_an_end_that_could_not_be_set_for_a_crashed_run_is_set_later(world):
     assert isinstance(done, Finish) and done.end == world.journal().all()[0].end, (
         "else nobody is notified, nor is it shown"
     )
-
-
-def test_so_is_one_that_a_new_worker_finds_in_the_journal_while_another_run_cannot_be_set(world):
-    """Only the first poll of a worker takes in what is Crashed, so that poll must not be lost."""
-    world.add("other", "evaluate")
-    world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
-    for name in ("other", "flow-run"):
-        world.submit(name)
-    world.slurm.advance(60.0)
-    world.server.put("flow-run", "CRASHED", "Crashed")
-    entry = world.journal().all()[0]
-    over = world.server.runs["flow-run"].state_id
-    world.journal().note_end(entry, End("AwaitingRetry", "it met its time limit", over_state=over))
-    world.restart()
-    answers = iter(["", "before", "", "before"])
-    world.server.away = lambda: next(answers, "")
-    for _ in range(2):
-        with pytest.raises(ServerAway):
-            world.poll()
-    world.poll()
-    assert (world.state(), world.state("other")) == ("AwaitingRetry", "AwaitingRetry")
-
-
-def test_a_new_worker_takes_in_what_was_called_crashed_or_cancelled_meanwhile(world):
-    world.add("other", "evaluate")
-    for name in ("flow-run", "other"):
-        world.submit(name)
-    world.server.put("flow-run", "CRASHED", "Crashed")
-    world.server.cancel("other", at_once=True)
-    world.restart()
-    world.poll()
-    world.poll(100.0)
-    world.poll(100.0)
-    assert (world.state(), world.state("other")) == ("Completed", "Cancelled")
-    assert [job.state for job in world.slurm.all] == ["COMPLETED", "CANCELLED"]
 
 
 # ------------------------------------------------------------------------------------------------------- what is asked
@@ -559,7 +485,7 @@ def test_one_call_serves_all_jobs_and_the_accounting_is_asked_for_the_missing_on
     assert asked[-1] == ["7"]
 
 
-def test_a_cancel_is_sent_at_once_noted_first_and_not_repeated_at_every_poll(world):
+def test_a_cancel_is_sent_noted_first_and_not_repeated_at_every_poll(world):
     world.fates = [replace(WORKS, seconds=1000.0)]
     world.slurm.kill_wait = 500.0
     world.submit()
@@ -573,26 +499,11 @@ def test_a_cancel_is_sent_at_once_noted_first_and_not_repeated_at_every_poll(wor
         cancel(ids)
 
     world.slurm.cancel = spied
-    cancelling = [world.server.runs["flow-run"].as_run()]
     for _ in range(4):
-        world.pool.cancel_at_once(cancelling)
         world.poll(2.0)
     assert sent == [("1", True)]
     world.poll(20.0)
     assert len(sent) == 2, "a cancel that was not heard is repeated after a while"
-
-
-def test_slurm_is_not_asked_again_and_again_for_a_job_that_is_gone(world, monkeypatch):
-    world.submit()
-    world.poll()
-    world.slurm.lose_state(1000.0)
-    world.server.cancel("flow-run")
-    asked: list[None] = []
-    known = world.slurm.jobs
-    monkeypatch.setattr(world.slurm, "jobs", lambda: asked.append(None) or known())
-    for _ in range(5):
-        world.pool.cancel_at_once([world.server.runs["flow-run"].as_run()])
-    assert len(asked) == 1
 
 
 def test_no_cancel_reaches_a_job_that_was_given_the_id_of_ours(world):
@@ -604,7 +515,6 @@ def test_no_cancel_reaches_a_job_that_was_given_the_id_of_ours(world):
     assert world.submit("other") == "1"
     world.server.cancel("flow-run")
     while world.state() == "Cancelling":
-        world.pool.cancel_at_once([world.server.runs["flow-run"].as_run()])
         world.poll()
     assert world.slurm.known["1"].cancelled_by == ""
     assert world.state() in ("Cancelled", "Completed"), "the one that was forgotten may have finished"
@@ -721,7 +631,7 @@ def test_the_users_other_jobs_are_counted_without_the_ended_ones_and_the_pools_o
     assert world.pool.alive is None
 
 
-def test_a_job_whose_run_is_being_cancelled_is_not_among_those_that_prefect_counts(world):
+def test_a_job_whose_run_is_being_cancelled_is_not_among_those_that_are_counted(world):
     world.submit()
     world.server.put("flow-run", "CANCELLING", "Cancelling", "")
     world.poll(0.0)
@@ -792,7 +702,7 @@ def test_first_jobs_that_ask_for_the_same_are_one_array_of_which_so_many_run_at_
     assert not world.slurm.all, "they wait for each other until the next poll"
     world.poll()
     assert world.slurm.counts["submit"] == 1 and [job.id for job in world.slurm.all] == [f"1_{n}" for n in range(1, 6)]
-    assert [world.server.runs[name].job_id for name in names] == [f"1_{n}" for n in range(1, 6)]
+    assert [world.journal(name).all()[0].job_id for name in names] == [f"1_{n}" for n in range(1, 6)]
     most = 0
     for _ in range(90):
         world.poll()
@@ -810,33 +720,6 @@ def test_first_jobs_that_ask_for_the_same_are_one_array_of_which_so_many_run_at_
         attempt = durable.read_json(world.journal(name).folder.parent / "attempts" / "0001.json")
         assert attempt["slurm_job_name"] == entry.name
     assert world.pool.live == {} and world.slurm.counts["submit"] == 1
-
-
-def test_cells_that_a_poll_finds_half_way_are_one_array_with_those_still_to_come(world):
-    """A busy server's poll came between four cells of a sweep: two were jobs of their own, two an array."""
-    names = [world.add(f"cell{number}", f"train-{number}") for number in range(4)]
-    world.more_come = True
-    for name in names:
-        assert world.submit(name, array_tasks=2) is None
-        world.poll()
-    assert not world.slurm.all
-    world.more_come = False
-    world.poll()
-    assert world.slurm.counts["submit"] == 1 and [job.id for job in world.slurm.all] == [f"1_{n}" for n in range(1, 5)]
-    assert [entry.name[-3:] for name in names for entry in world.journal(name).all()] == ["[1]", "[2]", "[3]", "[4]"]
-
-
-def test_a_pool_with_runs_on_their_way_all_the_time_keeps_no_cell_for_long(world):
-    world.more_come = True
-    for round_ in range(2):
-        for number in range(2):
-            world.submit(world.add(f"cell{round_}{number}", f"train-{round_}{number}"), array_tasks=2)
-        polls = 0
-        while len(world.slurm.all) == 2 * round_:
-            world.poll()
-            polls += 1
-        assert polls == 1 + GATHER_SECONDS / 5
-    assert GATHER_SECONDS + interval_seconds(1000) < Limits().unsubmitted, "else the run would be asked for again"
 
 
 def test_every_journal_has_its_task_and_its_script_before_sbatch(world):

@@ -1,201 +1,228 @@
-"""A study on SLURM as who started it follows it: what is kept of it, and what an edit meanwhile changes."""
+"""A study on SLURM as whoever serves its root follows it: what is kept of it, and what an edit meanwhile changes."""
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.dag.page import load_page
+from deployments.dag.page import Page, load_page
 from deployments.flow import flow_of
-from deployments.slurm.cluster.client import SlurmCommands
+from deployments.slurm.cluster.site import read_site
 from deployments.slurm.study import follow
 from deployments.slurm.study import study as study_file
-from deployments.slurm.study.follow import Follower, Host, advance_kept
-from deployments.slurm.study.records import Records
+from deployments.slurm.study.engine import Engine
+from deployments.slurm.study.follow import Studies, entrust, followed
+from deployments.slurm.study.follower import FollowerJob
 from deployments.slurm.study.standings import Look
 from deployments.slurm.study.study import SlurmStudy
 from storage.errors import BadInput
-from tests.slurm.harness import kept_study, toy_study
+from tests.slurm.harness import toy_study
 from tests.tasks.tiny import Here
 
 TOY = load_page("tests.slurm.toy")
 
 
-class Noting(Host):
-    """Notes with which site's root, which source and whose wish stages were started; no job is made."""
+class Noted:
+    """With which source and whose wish stages were looked at; no job is made."""
 
-    def __init__(self) -> None:
-        self.started: list[tuple[Any, ...]] = []
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.looks: list[tuple[Path, bool]] = []
         self.refusal = ""
+        noted = self
+        advanced = Engine._advanced
 
-    @contextmanager
-    def looking(self, slurm: SlurmStudy, starts: bool, **how: Any) -> Iterator[Any]:
-        if not starts:
-            yield Look(Records(), SlurmCommands(), **how)
-            return
-        self.started.append((slurm.site.root, slurm.kept_source(), how["person"]))
-        yield SimpleNamespace(at=lambda handles: SimpleNamespace(handles=handles, under_way=True))
+        def note(engine: Engine, slurm: SlurmStudy, tell: Any, person: bool) -> Any:
+            noted.looks.append((slurm.kept_source(), person))
+            return advanced(engine, slurm, tell, person)
 
-    def require_runnable(self, slurm: SlurmStudy) -> None:
-        if self.refusal:
-            raise BadInput(self.refusal)
+        def require(slurm: SlurmStudy) -> None:
+            if noted.refusal:
+                raise BadInput(noted.refusal)
 
-    def withdraw(self, slurm: SlurmStudy, why: str) -> None:
-        raise AssertionError("nothing is refused here")
-
-    cancel = require_runnable
+        monkeypatch.setattr(Engine, "_advanced", note)
+        monkeypatch.setattr(follow, "require_runnable", require)
+        for silent in ("poll", "submit", "tell"):
+            monkeypatch.setattr(f"deployments.slurm.pool.service.Service.{silent}", lambda *_: None)
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Noting:
+def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Noted:
     monkeypatch.setenv("RATCHET_SITE", str(tmp_path / "site.yaml"))
     (tmp_path / "site.yaml").write_text(f"root: {tmp_path / 'runs'}\n")
-    return Noting()
+    return Noted(monkeypatch)
 
 
-def test_a_finished_study_is_no_longer_active(tmp_path, host):
+def started(study: Any, page: Any = TOY) -> SlurmStudy:
+    slurm = SlurmStudy.at_site(page, study)
+    entrust(slurm, FollowerJob(slurm.site))
+    return slurm
+
+
+def a_server() -> Studies:
+    """Whoever serves the root."""
+    site = read_site()
+    return Studies(site, FollowerJob(site), lambda *_: None)
+
+
+def test_a_finished_study_is_no_longer_active(tmp_path, noted):
     """Else a stage that gets a new version, or a folder that is removed, would have it all done again, unasked."""
     root, study = tmp_path / "runs", toy_study("finishes")
-    kept = kept_study(root, study)
-    advance_kept(host, kept.file, kept.site, root)
-    assert study_file.active(root) == [kept.file]
+    kept, server = started(study), a_server()
+    assert server.look() and study_file.active(root) == [kept.file]
     TOY.function(study, Here(root, study.name))
-    advance_kept(host, kept.file, kept.site, root)
-    assert study_file.active(root) == []
-    Follower(host, SlurmStudy.at_site(TOY, study)).start()
-    assert study_file.active(root) == [], "started again it was checked once more, and found finished"
+    assert not server.look() and study_file.active(root) == []
+    started(study)
+    assert not server.look() and study_file.active(root) == [], "it was checked once more, and found finished"
 
 
-def test_a_start_that_is_refused_changes_nothing_of_a_study_under_way(tmp_path, host):
+def test_a_start_that_is_refused_changes_nothing_of_a_study_under_way(tmp_path, noted):
     """The kept file is what the next job of a training under way is made of."""
-    file = kept_study(tmp_path / "runs", toy_study("under-way")).file
+    file = started(toy_study("under-way")).file
     study_file.stopped(file).touch()
     before = file.read_bytes()
-    host.refusal = "memory_gb: 9000 GB asked for"
+    noted.refusal = "memory_gb: 9000 GB asked for"
     with pytest.raises(BadInput, match="9000"):
-        Follower(host, SlurmStudy.at_site(TOY, toy_study("under-way", {"memory_gb": 9000}))).start()
-    assert file.read_bytes() == before and study_file.stopped(file).exists() and not host.started
+        followed(SlurmStudy.at_site(TOY, toy_study("under-way", {"memory_gb": 9000})), lambda *_: None)
+    assert file.read_bytes() == before and study_file.stopped(file).exists() and not noted.looks
 
 
-def test_an_edit_of_the_site_file_or_of_the_source_ends_nothing_that_is_followed(tmp_path, host):
+def test_an_edit_of_the_site_file_or_of_the_source_ends_nothing_that_is_followed(tmp_path, noted):
     page = tmp_path / "edited.py"
     page.write_text("from tests.slurm.toy import Study, page\n")
-    follower = Follower(host, SlurmStudy.at_site(load_page(str(page)), toy_study("followed")))
-    follower.start()
+    started(toy_study("followed"), load_page(str(page)))
+    server = a_server()
+    server.look()
     (tmp_path / "site.yaml").write_text("")
     page.write_text("half an edit (")
-    follower.advance()
-    (root, source, person), second = host.started
-    assert (root, person) == (str(tmp_path / "runs"), True) and second == (root, source, False)
+    server.look()
+    (source, person), second = noted.looks
+    assert person and second == (source, False)
     assert (source / "edited.py").read_text().startswith("from"), "its jobs run what was started"
 
 
-def test_whoever_starts_a_job_gives_it_the_source_of_the_last_start(tmp_path, host):
+def test_whoever_starts_a_job_gives_it_the_source_of_the_last_start(tmp_path, noted):
     """A corrected stage would run as it was before, where the one who had followed the study first was faster."""
     page = tmp_path / "corrected.py"
     page.write_text("from tests.slurm.toy import Study, page\n")
-    first = Follower(host, SlurmStudy.at_site(load_page(str(page)), toy_study("corrected")))
-    first.start()
+    started(toy_study("corrected"), load_page(str(page)))
+    server = a_server()
+    server.look()
     page.write_text("from tests.slurm.toy import Study, page  # corrected\n")
-    slurm = SlurmStudy.at_site(load_page(str(page)), toy_study("corrected"))
-    Follower(host, slurm).start()
-    first.advance()
+    started(toy_study("corrected"), load_page(str(page)))
+    server.look()
     page.write_text("from tests.slurm.toy import Study, page  # and edited again\n")
-    advance_kept(host, slurm.file, slurm.site, slurm.root)
+    server.look()
     shutil.rmtree(tmp_path / "runs" / ".sources")
-    first.advance()
-    before, *sources, again = [source for _, source, _ in host.started]
-    assert before != sources[0] and len(set(sources)) == 1 and len(sources) == 3
+    server.look()
+    before, *sources, again = [source for source, _ in noted.looks]
+    assert before != sources[0] and len(set(sources)) == 1 and len(sources) == 2
     assert (again / "corrected.py").read_text().endswith("edited again\n"), "what is gone is made of what is there"
 
 
-def test_a_study_that_was_cancelled_is_followed_on_without_starting_anything(tmp_path, host, monkeypatch):
-    """Another process cancelled it, and a stage that another study wants went on and finished."""
-    monkeypatch.setattr(follow, "standings", lambda host, slurm, told: "how it stands")
-    slurm = SlurmStudy.at_site(TOY, toy_study("cancelled"))
-    follower = Follower(host, slurm)
-    follower.start()
+def test_a_study_that_was_cancelled_is_followed_to_its_end_without_starting_anything(tmp_path, noted):
+    slurm, server = started(toy_study("cancelled")), a_server()
+    server.look()
     study_file.stopped(slurm.file).touch()
-    assert follower.advance() == "how it stands" and len(host.started) == 1
-    assert follower.start() == "how it stands", "a start that a busy server broke off does not undo a cancel"
-    follower = Follower(host, slurm)
-    follower.start()
-    follower.advance()
-    assert len(host.started) == 3, "a person started it again"
+    assert not server.look(), "it had no job"
+    assert [person for _, person in noted.looks] == [True] and server.end_of(slurm)[0].name == "Cancelled"
+    started(toy_study("cancelled"))
+    assert server.look() and [person for _, person in noted.looks] == [True, True], "a person started it again"
 
 
-def test_who_removes_the_root_of_a_study_that_is_followed_is_told_so(tmp_path, host):
-    slurm = SlurmStudy.at_site(TOY, toy_study("removed"))
-    follower = Follower(host, slurm)
-    follower.start()
-    shutil.rmtree(slurm.root)
-    with pytest.raises(BadInput, match=f"{slurm.file} is gone") as told:
-        follower.advance()
-    assert "changed" not in str(told.value)
+@pytest.mark.parametrize("gone", ["the root", "its file"])
+def test_who_removes_what_is_followed_is_told_so(tmp_path, noted, gone):
+    slurm, server = started(toy_study("removed")), a_server()
+    server.look()
+    shutil.rmtree(slurm.root / "removed") if gone == "the root" else slurm.file.unlink()
+    assert not server.look() and len(noted.looks) == 1
+    state, message = server.end_of(slurm)
+    assert state.name == "BadInput" and f"{slurm.file} is gone" in message and "changed" not in message
 
 
-def test_a_start_that_was_broken_off_tells_the_next_try_what_it_had_begun(tmp_path, host, monkeypatch):
-    tries: list[frozenset[str]] = []
-
-    @contextmanager
-    def busy(*_: Any, told: Any, begun: Any, **__: Any) -> Iterator[Any]:
-        def at(handles: Any) -> Any:
-            tries.append(begun)
-            told(handles[0], SimpleNamespace(stand="under way"))
-            raise ConnectionError("busy")
-
-        yield SimpleNamespace(at=at)
-
-    monkeypatch.setattr(host, "looking", busy)
-    slurm = SlurmStudy.at_site(TOY, toy_study("broken-off"))
-    follower, told = Follower(host, slurm), list[Any]()
-    for _ in range(2):
-        with pytest.raises(ConnectionError):
-            follower.start(lambda handle, standing: told.append(handle))
-    first = slurm.handles[0]
-    assert tries == [frozenset(), frozenset({first.run.fingerprint})] and told == [first, first]
-
-
-def test_what_is_followed_ends_when_its_file_is_gone(tmp_path, host):
-    follower = Follower(host, SlurmStudy.at_site(TOY, toy_study("removed")))
-    follower.start()
-    next((tmp_path / "runs").glob("removed/studies/*.yaml")).unlink()
-    with pytest.raises(BadInput, match="nothing more is started"):
-        follower.advance()
-    assert len(host.started) == 1
-
-
-def test_a_marker_that_stops_holding_is_noticed_while_the_study_is_followed(tmp_path, host):
+def test_a_marker_that_stops_holding_is_noticed_while_the_study_is_followed(tmp_path, noted, monkeypatch):
     study = toy_study("edited")
     done = Here(tmp_path / "runs", study.name)
     TOY.function(study, done)
     slurm = SlurmStudy.at_site(TOY, study)
-    follower = Follower(host, slurm)
-    follower.start()
+    slurm.keep()
+    engine = Engine(slurm.site)
+    engine.start(slurm)
+    study_file.stopped(slurm.file).unlink()
     assert [handle.finished for handle in slurm.handles] == [True, True]
     (done.handles[0].run.path / "model" / "model.safetensors").write_bytes(b"edited")
-    follower.advance()
+    engine.advance(slurm)
     assert [handle.finished for handle in slurm.handles] == [False, False]
 
 
-def test_a_start_walks_the_page_once_and_a_poll_does_not(tmp_path, host):
+def test_a_start_walks_the_page_once_and_a_look_does_not(tmp_path, noted, monkeypatch):
     """A page of hundreds of stages checks hundreds of markers on a shared disk each time."""
+    started(toy_study("walked"))
     walked: list[str] = []
+    walk = Page.walk
+    monkeypatch.setattr(Page, "walk", lambda page, study, stage: walked.append(study.name) or walk(page, study, stage))
+    server = a_server()
+    for _ in range(3):
+        server.look()
+    assert walked == ["walked"] and len(noted.looks) == 3
 
-    def page(study: Any, stage: Any) -> Any:
-        walked.append(study.name)
-        return TOY.function(study, stage)
 
-    counted = type(TOY)(TOY.place, page, TOY.model)
-    follower = Follower(host, SlurmStudy.at_site(counted, toy_study("walked")))
-    follower.start()
-    follower.advance()
-    assert walked == ["walked"] and len(host.started) == 2
+def test_one_study_that_cannot_be_read_stops_no_other(tmp_path, noted, monkeypatch):
+    broken, other = started(toy_study("broken")), started(toy_study("other"))
+    server = a_server()
+    server.look()
+    monkeypatch.setattr(Look, "at", failing_once(OSError(5, "disk")))
+    server.look()
+    assert len(noted.looks) == 4 and len([*FollowerJob(read_site()).entries()]) == 2, "the disk may come back"
+    broken.file.write_text("[")
+    broken.file.unlink()
+    server.look()
+    assert [entry.file for entry in FollowerJob(read_site()).entries()] == [other.file]
+
+
+def failing_once(error: Exception) -> Any:
+    left, at = [error], Look.at
+
+    def fails(self: Look, handles: Any) -> Any:
+        if left:
+            raise left.pop()
+        return at(self, handles)
+
+    return fails
+
+
+def test_a_study_whose_code_is_newer_than_the_process_that_serves_is_left_to_another_one(tmp_path, noted, monkeypatch):
+    """It began before the edit, and would say of what was just started that it has changed since."""
+    slurm, server = started(toy_study("newer")), a_server()
+    kept = SlurmStudy.kept.__func__
+
+    def changed(cls: type, *given: Any) -> Any:
+        raise BadInput(study_file.CHANGED)
+
+    monkeypatch.setattr(SlurmStudy, "kept", classmethod(changed))
+    assert server.look() and not server.serves, "it is still to be followed"
+    monkeypatch.setattr(SlurmStudy, "kept", classmethod(kept))
+    newer = a_server()
+    assert newer.look() and newer.serves and server.look() and not server.serves and len(noted.looks) == 1
+    newer.end()
+
+    monkeypatch.setattr(SlurmStudy, "kept", classmethod(changed))
+    started(toy_study("newer"))
+    now = time.monotonic()
+    monkeypatch.setattr(follow.time, "monotonic", lambda: now + follow.LEFT_SECONDS + 1)
+    assert not server.look() and "changed" in server.end_of(slurm)[1], "where nobody else takes it, it is told"
+
+
+def test_of_two_one_serves_and_the_other_tells_what_it_sees(tmp_path, noted):
+    slurm, first, second = started(toy_study("watched")), a_server(), a_server()
+    first.look()
+    second.look()
+    assert first.serves and not second.serves and second.end_of(slurm) is None and len(noted.looks) == 1
+    first.end()
+    second.look()
+    assert second.serves
 
 
 def test_bad_input_is_a_state_of_the_study_and_no_traceback(tmp_path, monkeypatch, prefect_server, caplog):

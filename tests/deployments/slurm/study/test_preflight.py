@@ -1,26 +1,19 @@
 """What is checked of a study on SLURM before any of its stages is started."""
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.dag.page import load_page
 from deployments.dag.walk import Walk
-from deployments.deploy import deploy, make_pool
-from deployments.prefect.generate import JOBS, STUDIES, shared_deployments
 from deployments.slurm.cluster.client import Refused
-from deployments.slurm.cluster.site import ENVIRONMENT, VARIABLE, Site, note_environment
+from deployments.slurm.cluster.site import VARIABLE, Site
 from deployments.slurm.study import preflight
-from deployments.slurm.study.flow_runs import Prefect, values_at
-from deployments.slurm.study.follow import Follower
-from deployments.slurm.study.preflight import _unknown_stages, checked
+from deployments.slurm.study.preflight import _unknown_stages, checked, require_runnable
 from deployments.slurm.study.study import SlurmStudy
 from flows import command
 from storage.errors import BadInput
@@ -33,14 +26,9 @@ NOT_SET = {"pass_environment": ["SURELY_NOT_SET"]}
 
 
 @pytest.fixture
-def at_server(prefect_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A server with the deployments of stages, and a cluster of one node."""
+def at_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster of one node."""
     monkeypatch.setattr(preflight, "read_cluster", lambda: replace(one_node(), would_take=takes_eight_cpus_of_gpu))
-    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
-        for pool in (STUDIES, JOBS):
-            make_pool(client, pool)
-        assert len([*deploy(client, shared_deployments())]) == 4
-        yield
 
 
 def takes_eight_cpus_of_gpu(script: str) -> None:
@@ -58,17 +46,17 @@ def a_study(root: Path, asked: dict[str, Any], **of_site: Any) -> SlurmStudy:
 
 
 def test_all_that_stands_against_a_study_is_told_at_once_each_cause_once_with_its_stages(
-    at_server, tmp_path, monkeypatch
+    at_cluster, tmp_path, monkeypatch
 ):
     """They came one at a time: of each stage the first, after a correction the next."""
     monkeypatch.setenv("SLURM_CLUSTERS", "gpus")
     with pytest.raises(BadInput) as refused:
-        Follower(Prefect(), a_study(tmp_path, WRONG, resources=NOT_SET, stages={"no-such-stage": {}})).start()
+        require_runnable(a_study(tmp_path, WRONG, resources=NOT_SET, stages={"no-such-stage": {}}))
     lines = str(refused.value).splitlines()
     for problem in (
         "toy-training: partition nope: SLURM refuses the job (Invalid partition name specified)",
         "toy-report: cpus 99: SLURM refuses the job (Requested node configuration is not available)",
-        "toy-training, toy-report: pass_environment: SURELY_NOT_SET is not set where the worker of the pool runs",
+        "toy-training, toy-report: pass_environment: SURELY_NOT_SET is not set here, where jobs are submitted",
         "SLURM_CLUSTERS=gpus is set",
         "site file: stages.no-such-stage: no stage has this name",
     ):
@@ -76,7 +64,7 @@ def test_all_that_stands_against_a_study_is_told_at_once_each_cause_once_with_it
     assert len(lines) == 7 and not [*tmp_path.iterdir()], "and nothing was begun"
 
 
-def test_a_torch_without_cuda_for_jobs_on_a_gpu_is_told_before_they_are_submitted(at_server, tmp_path, monkeypatch):
+def test_a_torch_without_cuda_for_jobs_on_a_gpu_is_told_before_they_are_submitted(at_cluster, tmp_path, monkeypatch):
     study = a_study(tmp_path, {"all": {"memory_gb": 1}})
     monkeypatch.setattr(preflight, "without_cuda", lambda: "no CUDA")
     assert checked(study).refusal == ""
@@ -87,29 +75,7 @@ def test_a_torch_without_cuda_for_jobs_on_a_gpu_is_told_before_they_are_submitte
     assert "no CUDA" not in checked(SlurmStudy(study.page, on_gpu.study, elsewhere, tmp_path)).refusal
 
 
-def test_the_environment_that_counts_is_the_worker_s(at_server, tmp_path, monkeypatch):
-    """The example's HF_TOKEN passed the dry run, and the first job failed a second after the start."""
-    at_site = {"pass_environment": ["OF_THE_WORKER"]}
-    study = a_study(tmp_path / "runs", {"all": {"memory_gb": 1}}, resources=at_site)
-
-    def refusal() -> str:
-        with get_client(sync_client=True) as client:
-            return checked(study, values_at(client, study)).refusal
-
-    assert "OF_THE_WORKER is not set" in refusal(), "no worker has told: this process's own counts"
-    monkeypatch.setenv("OF_THE_WORKER", "secret")
-    assert refusal() == ""
-    (folder := tmp_path / "runs" / ".slurm" / JOBS).mkdir(parents=True)
-    note_environment(folder)
-    assert "secret" not in (folder / ENVIRONMENT).read_text()
-    monkeypatch.delenv("OF_THE_WORKER")
-    assert refusal() == ""
-    note_environment(folder)
-    monkeypatch.setenv("OF_THE_WORKER", "secret")
-    assert "OF_THE_WORKER is not set" in refusal()
-
-
-def test_the_dry_run_tells_all_refusals_above_the_scripts(at_server, tmp_path, monkeypatch, capsys):
+def test_the_dry_run_tells_all_refusals_above_the_scripts(at_cluster, tmp_path, monkeypatch, capsys):
     """They came below 290 lines."""
     site = tmp_path / "site.yaml"
     site.write_text(

@@ -1,4 +1,4 @@
-"""The engine's own record of a run: what is decided over an older state is not set, and who asked for a job is kept."""
+"""The record of a run: what is decided over an older state is not set, and who asked for a job is kept."""
 
 import time
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from deployments.dag.walk import Handle, Walk
 from deployments.slurm.job.journal import jobs_folder
 from deployments.slurm.pool.reconcile import SetState
-from deployments.slurm.study.records import FILE, Records, RecordStarter, record_of
+from deployments.slurm.study.records import FILE, Records, record_of
 from storage import durable, generations
 from tests.deployments.toy import ToyConfig, toy_stage
 
@@ -19,24 +19,24 @@ def handle(tmp_path: Path) -> Handle:
 
 
 def started(records: Records, handle: Handle, person: bool = True) -> str:
-    return RecordStarter(records).make(handle, person, 0).id
+    return records.make(handle, person, 0).id
 
 
 def test_a_stage_has_one_run_in_a_generation_and_another_process_finds_it(handle):
     run = started(Records(), handle)
     others = Records()
     assert started(others, handle) == run and [each.id for each in others.waiting()] == [run]
-    again = RecordStarter(others).make(handle, True, 1)
+    again = others.make(handle, True, 1)
     assert again.id != run and [each.id for each in others.waiting()] == [again.id]
 
 
 def test_a_run_of_an_earlier_generation_is_not_the_present_one(handle):
     records = Records()
     run = started(records, handle)
-    assert records.made_for(handle) and records.of(run)
+    assert records.made_for(handle) and records.of(handle.run, run)
     durable.write_json(handle.run.generation_file, {"generation": 1, "history": []})
     assert generations.current(handle.run)["generation"] == 1
-    assert records.made_for(handle) is None and records.of(run), "its job may live"
+    assert records.made_for(handle) is None and records.of(handle.run, run), "its job may live"
 
 
 @pytest.mark.parametrize("person", [True, False])
@@ -47,7 +47,7 @@ def test_what_puts_a_job_off_leaves_who_asked_for_it(handle, person):
         present = records.open(run)
         assert present and records.set_state(SetState(present, "SCHEDULED", "AwaitingRetry", "", 0.0, origin))
         assert records.asked_for_by(run)[0] == automatic
-    assert records.asked_for_by(run)[2] == record_of(handle.run).state_id
+    assert records.asked_for_by(run)[1] == record_of(handle.run).state_id
 
 
 def test_a_state_is_set_over_the_one_that_was_read_and_over_no_later_one(handle):
@@ -82,5 +82,5 @@ def test_a_record_that_is_damaged_or_another_version_s_is_none(handle, content):
     run = started(records, handle)
     file = jobs_folder(handle.run) / FILE
     file.unlink() if content is None else file.write_bytes(durable.canonical_json(content))
-    assert record_of(handle.run) is None and records.of(run) is None and records.watched([run]) == []
-    assert RecordStarter(records).make(handle, True, 0).id != run
+    assert record_of(handle.run) is None and records.of(handle.run, run) is None and records.watched([run]) == []
+    assert records.make(handle, True, 0).id != run
