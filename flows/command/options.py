@@ -238,18 +238,15 @@ def _add_runs(add: Add) -> None:
         "runs:make_index",
         "write index.html: all studies below a folder of run directories, with links to their reports",
     )
-    for command in (listed, index):
+    events = add(
+        "tensorboard",
+        "runs:write_events",
+        "write what trainings measure as TensorBoard's event files, a folder for each run directory",
+    )
+    for command in (listed, index, events):
         add_root(command)
-    _add_sinks(add)
-
-
-def _add_sinks(add: Add) -> None:
-    """Adds a command for each program that shows what trainings measure."""
-    for sink, what in (("tensorboard", "as event files"), ("mlflow", "to a SQLite file"), ("wandb", "as offline runs")):
-        filled = add(sink, "runs:fill_sink", f"write what trainings measure {what}, a run there for each run directory")
-        add_root(filled)
-        filled.add_argument("--to", metavar="FOLDER", type=Path, help=f"where it is written (default: ROOT/.{sink})")
-        filled.add_argument("--follow", action="store_true", help="go on while trainings run, until Ctrl-C")
+    events.add_argument("--to", metavar="FOLDER", type=Path, help="where it is written (default: ROOT/.tensorboard)")
+    events.add_argument("--follow", action="store_true", help="go on while trainings run, until Ctrl-C")
 
 
 def _add_table_options(compares: argparse.ArgumentParser) -> None:

@@ -119,23 +119,23 @@ def card(options: argparse.Namespace) -> int:
     return show(write_card(find_run(options.root, options.run), options.folder, options.page))
 
 
-def fill_sink(options: argparse.Namespace) -> int:
-    """`ratchet tensorboard`, `mlflow`, `wandb`: what trainings measure, for these; `--follow`: again, until Ctrl-C."""
-    from deployments.views.sinks import Sink
+def write_events(options: argparse.Namespace) -> int:
+    """`ratchet tensorboard`: what trainings measure, as event files; `--follow`: again, until Ctrl-C."""
+    from deployments.views.tensorboard import TensorBoard  # takes torch
 
-    sink = Sink(options.command, options.root, options.to)
+    board = TensorBoard(options.root, options.to)
     try:
-        measured = sink.update()
-        show(f"runs that measured something: {measured}; see them: {sink.command}")
-        for file, lines in sink.damaged.items():
+        measured = board.update()
+        show(f"runs that measured something: {measured}; see them: {board.command}")
+        for file, lines in board.damaged.items():
             show(f"left out, because it cannot be read: {lines} line{'s' * (lines != 1)} of {file}")
         while options.follow:
             time.sleep(FOLLOW_SECONDS)
-            sink.update()
+            board.update()
     except KeyboardInterrupt:
         show("ended")
     finally:
-        sink.close()
+        board.close()
     return 0
 
 
