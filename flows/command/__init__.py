@@ -13,7 +13,6 @@
     ratchet compare A B                  what differs between two runs of one stage
     ratchet compare FILE.csv             which differences between arms their seeds show
     ratchet audit RUN                    recorded numbers of a finished study computed again, by a plain path
-    ratchet replay RUN                   the step again at which a training's numbers were not finite
     ratchet card RUN FOLDER              a training's model, with a card of it for a model hub
     ratchet index [ROOT]                 the list as a page for a browser, with links to the reports
     ratchet tensorboard [ROOT]           what trainings measure, as TensorBoard's event files

@@ -212,18 +212,13 @@ def _add_runs(add: Add) -> None:
         "runs:audit",
         "compute recorded numbers of a finished study again, by a plain path; 1 and a name where one does not agree",
     )
-    replays = add(
-        "replay",
-        "runs:replay",
-        "make the step again at which a training's numbers were not finite: which examples, which module",
-    )
     card = add("card", "runs:card", "copy a finished training's model to a folder, with a card of it for a model hub")
-    for command in (shows, audits, replays, card):
+    for command in (shows, audits, card):
         of_report = "of a study's report, such as runs/quick/latest: " if command is audits else ""
         command.add_argument("run", metavar="RUN", help=of_report + RUN)
     audits.add_argument("--seed", type=int, help="draws the examples; another one draws others (default: drawn anew)")
     card.add_argument("folder", metavar="FOLDER", type=Path, help="new folder for the copy")
-    for command in (shows, compares, audits, replays, card):
+    for command in (shows, compares, audits, card):
         root_help = "folder of the run directories (default: runs)"
         command.add_argument("--root", type=Path, default=Path("runs"), help=root_help)
         if command is not compares:

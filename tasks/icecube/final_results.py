@@ -66,7 +66,7 @@ ORIGINS = Origins(
         **dict.fromkeys(("rates.*", "recommended.*", "recommended_because.*"), OF_RATES),
         **dict.fromkeys(("overfit.after", "overfit.required_degrees", "gates.0.*"), OF_ONE_BATCH),
         **dict.fromkeys(("training.course.*", "trials.*.gradient_norm_max", "trials.*.validations.*"), OF_COURSES),
-        "trials.*.failure.*": "where it begins depends on the processor: `ratchet replay` makes the step again",
+        "trials.*.failure.*": "where it begins depends on the processor",
     },
 )
 

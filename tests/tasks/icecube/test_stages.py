@@ -26,7 +26,6 @@ from tasks.icecube.train import ANGLE, Prepared
 from tasks.stage.attempt import attempt
 from tasks.training.culprits import FOLDER
 from tasks.training.problem import Problem
-from tasks.training.replay import replay
 from tasks.training.trained import metric_rows
 from tasks.training.trials.short import require_diverse
 from tests.tasks.icecube.files import edit, with_value, written
@@ -221,13 +220,6 @@ def test_events_are_named_as_the_files_name_them():
     of_train = set(meta["event_id"].to_pylist()[: study.study.events.train_events])
     assert failure["examples"] and set(failure["examples"]) <= of_train
     assert failure["of_examples"] == study.study.trial_budget.effective_batch_examples
-
-
-def test_a_failed_trial_can_be_replayed():
-    path = finished().path("icecube-trial (exploding-rate, seed 1)")
-    assert (path / FOLDER / "batch.safetensors").is_file()
-    lines = list(replay(path))
-    assert lines[1].startswith("reproduced: ") and any("encoder.layers.0" in line for line in lines)
 
 
 def test_a_trial_that_fails_in_a_validation_keeps_the_weights_which_the_audit_asks(tmp_path: Path):
