@@ -255,9 +255,10 @@ def cached(cache_file: Path, version: int, get: Callable[[], Iterable[Document]]
     documents = list[Document]()
     if cache_file.exists():
         try:
-            table = pq.read_table(cache_file)
-            documents = [Document(**row) for row in table.to_pylist()]
-            if (table.schema.metadata or {}).get(b"digest", b"").decode() != _digest(version, documents):
+            with pq.ParquetFile(cache_file) as file:
+                documents = [Document(**row) for row in file.read().to_pylist()]
+                digest = (file.metadata.metadata or {}).get(b"digest", b"").decode()
+            if digest != _digest(version, documents):
                 raise ValueError("its digest is not that of its rows")
         except (OSError, ValueError, TypeError, pa.ArrowException) as error:  # raised by pyarrow for damaged files
             log.warning("%s is damaged or of another version, made again: %s", cache_file, error)
