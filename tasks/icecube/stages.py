@@ -69,13 +69,6 @@ class TrainsNetwork(ReadsEvents):
     network: Network
     budget: Budget
 
-    def multiplications(self) -> float:
-        from tasks.icecube.train import network
-        from tasks.training.weights import number_of_weights
-
-        rows = self.execution.micro_batch_examples * self.pulses_per_event
-        return rows * number_of_weights(network, self.network, Trained())
-
 
 class RatesConfig(TrainsNetwork):
     """icecube-rates: what learning rates do in a few steps, with several seeds."""
