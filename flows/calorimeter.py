@@ -24,7 +24,7 @@ INPAINT = Stage("calorimeter-inpaint", stages.FillConfig, "tasks.calorimeter.fit
 JUDGE = Stage("calorimeter-judge", stages.JudgeConfig, "tasks.calorimeter.judge:judge", version=2)
 EXPORT = Stage("calorimeter-export", stages.ExportConfig, "tasks.calorimeter.fit:export", version=2, needs="cpu")
 AUDIT = Stage("calorimeter-audit", stages.EndConfig, "tasks.calorimeter.audit:audit", version=6, needs="cpu")
-REPORT = Stage("calorimeter-report", stages.EndConfig, "tasks.calorimeter.report:report", version=9, needs="cpu")
+REPORT = Stage("calorimeter-report", stages.EndConfig, "tasks.calorimeter.report:report", version=10, needs="cpu")
 
 
 @study

@@ -21,7 +21,7 @@ OVERFIT = Stage("icecube-overfit", stages.OverfitConfig, "tasks.icecube.train:ov
 TRIAL = Stage("icecube-trial", stages.TrialConfig, "tasks.icecube.train:trial", version=4)
 TRAIN = Stage("icecube-train", stages.TrainConfig, "tasks.icecube.train:train", version=2)
 AUDIT = Stage("icecube-audit", stages.AuditConfig, "tasks.icecube.audit:audit", version=3, needs="gpu")
-REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=11, needs="cpu")
+REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=12, needs="cpu")
 
 
 @study

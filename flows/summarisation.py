@@ -31,9 +31,9 @@ HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.h
 TRANSFER = Stage("summarisation-transfer", attacks.TransferConfig, "tasks.attacks.transfer:transfer", version=2)
 REWRITE = Stage("summarisation-rewrite", stages.RewriteConfig, "tasks.summarisation.rewrite:rewrite", version=4)
 AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit", version=6)
-REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=7)
+REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=8)
 
-SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.summarisation.report:sweep_seeds", version=13, needs="cpu")
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.summarisation.report:sweep_seeds", version=14, needs="cpu")
 
 
 @study

@@ -145,7 +145,7 @@ def _found(run: RunDirectory) -> dict[str, Any]:
     """What came out, the files to read, first the one for people, and why others are not to be read."""
     result, files, refused = read(run.result_file), list[Path](), list[str]()
     file = "result.json" if result else "records.parquet"
-    names = [shown_first(result), "attempts.html", *result.get("tables", []), "final_results.json", file]
+    names = [shown_first(result), *result.get("tables", []), "final_results.json", file]
     for name in dict.fromkeys(filter(None, names)):
         try:
             files.append(inside(run.path, name))
