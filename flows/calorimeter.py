@@ -31,7 +31,7 @@ REPORT = Stage("calorimeter-report", stages.EndConfig, "tasks.calorimeter.report
 def calorimeter(study: Study) -> Handle:
     """The study, top to bottom; returns the stage call whose answer is shown."""
     data = SHOWERS()
-    look = LOOK(data=data, max_absolute_z=study.limits.largest)
+    look = LOOK(data=data, max_absolute_z=study.limits.max_absolute_z)
     seen, masks = {"data": data, "look": look}, {"mask_seed": study.seed}  # all are judged on the same
     mae = MAE(seen, arm="scratch", filling=study.mae, budget=study.mae_budget, **masks)
 
