@@ -299,8 +299,9 @@ def gates(
     normalisers = {"normalised": FIXED, "raw": Normaliser.none(FEATURES)}
     wrong = int(Normaliser.load(look.path / NORMALISER) != FIXED)
     for role in kept:
-        trained = inputs[role].configuration(TrainConfig if role == "trained" else TrialConfig).trained
-        wrong += Normaliser.load(inputs[role].path / "model") != normalisers[trained.inputs]
+        stage = inputs[role]
+        asked = stage.configuration(TrainConfig) if role == "trained" else stage.configuration(TrialConfig)
+        wrong += Normaliser.load(inputs[role].path / "model") != normalisers[asked.trained.inputs]
     yield at_most("normalisers other than the recorded one", wrong, 0)
     away = {role: abs(float(angles_of(inputs[role]).mean()) - angle) for role, angle in kept.items()}
     worst = max(away, key=lambda role: away[role])
