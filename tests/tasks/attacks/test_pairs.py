@@ -1,6 +1,5 @@
 """Encoder-decoders under attack: the reference alone is scored, and nothing that is read is ever cut."""
 
-
 import numpy as np
 import pytest
 import torch
