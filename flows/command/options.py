@@ -216,18 +216,17 @@ def _add_runs(add: Add) -> None:
     for command in (shows, audits, card):
         of_report = "of a study's report, such as runs/quick/latest: " if command is audits else ""
         command.add_argument("run", metavar="RUN", help=of_report + RUN)
+    audits.add_argument(
+        "--page",
+        metavar="FILE.py",
+        default="",
+        help="the study, where it is one of your own: its code runs only when you name it here",
+    )
     audits.add_argument("--seed", type=int, help="draws the examples; another one draws others (default: drawn anew)")
     card.add_argument("folder", metavar="FOLDER", type=Path, help="new folder for the copy")
     for command in (shows, compares, audits, card):
         root_help = "folder of the run directories (default: runs)"
         command.add_argument("--root", type=Path, default=Path("runs"), help=root_help)
-        if command is not compares:
-            command.add_argument(
-                "--page",
-                metavar="FILE.py",
-                default="",
-                help="the study, where it is one of your own: its code runs only when you name it here",
-            )
     index = add(
         "index",
         "runs:make_index",

@@ -33,7 +33,7 @@ def show_run(options: argparse.Namespace) -> int:
     if options.table:
         show_markdown(OUT, tables_of(run))
         return 0
-    return _show_of(lambda: facts_of(run, options.page), in_words, options.json)
+    return _show_of(lambda: facts_of(run), in_words, options.json)
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -108,7 +108,7 @@ def card(options: argparse.Namespace) -> int:
     """`ratchet card`: a training's model with a card, for a model hub."""
     from flows.command.card import write_card  # takes huggingface_hub
 
-    return show(write_card(find_run(options.root, options.run), options.folder, options.page))
+    return show(write_card(find_run(options.root, options.run), options.folder))
 
 
 def write_events(options: argparse.Namespace) -> int:
