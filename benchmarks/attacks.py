@@ -32,7 +32,7 @@ from tasks.attacks.compiled import compile_search
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.attacks.flips import FlipSearch, advance, writable_positions
 from tasks.attacks.scoring import Victim
-from tasks.attacks.trigger import TriggerSearch, random_tokens
+from tasks.attacks.trigger import TriggerSearch, mean_loss, random_tokens
 from tasks.language.model import block_losses, load
 from tasks.stage.execution import Execution
 
@@ -162,8 +162,9 @@ class Bench:
         search = TriggerSearch(self.victim(), self.texts(seed, count), self.usable_V, attack, seed)
         while not search.finished:
             search.step()
-            now = search.state["curve"][-1]
-            points.append(Point(self.seconds() - began, now["forward_sequences"], now["loss_nats_per_token"]))
+            now, spent = self.seconds(), search.victim.count.as_forwards
+            points.append(Point(now - began, spent, mean_loss(self.victim(), search.trigger, search.texts)))
+            began += self.seconds() - now  # to judge it is no part of the search
         return points
 
     def flip_attack(self) -> FlipAttack:
@@ -177,7 +178,7 @@ class Bench:
         for done in range(1, attack.rounds_on_a_text + 1):
             advance(searches)
             losses = [search.found.loss_sums[-1] / int(search.scored_L.sum()) for search in searches]
-            forwards = count * attack.forwards_after(done)
+            forwards = count * (1 + done * attack.forwards_of_a_step)
             points.append(Point(self.seconds() - began, forwards, statistics.mean(losses)))
         return points
 

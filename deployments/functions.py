@@ -210,7 +210,7 @@ def _keys(function: Callable[..., Any], module: Mapping[str, Any]) -> dict[str, 
     return fields
 
 
-REPORT = stages.Stage("report", ArmsConfig, "tasks.findings.side_by_side:report", version=5, needs="cpu")
+REPORT = stages.Stage("report", ArmsConfig, "tasks.findings.side_by_side:report", version=6, needs="cpu")
 
 
 def report(

@@ -24,14 +24,14 @@ INPAINT = Stage("calorimeter-inpaint", stages.FillConfig, "tasks.calorimeter.fit
 JUDGE = Stage("calorimeter-judge", stages.JudgeConfig, "tasks.calorimeter.judge:judge", version=2)
 EXPORT = Stage("calorimeter-export", stages.ExportConfig, "tasks.calorimeter.fit:export", version=2, needs="cpu")
 AUDIT = Stage("calorimeter-audit", stages.EndConfig, "tasks.calorimeter.audit:audit", version=6, needs="cpu")
-REPORT = Stage("calorimeter-report", stages.EndConfig, "tasks.calorimeter.report:report", version=9, needs="cpu")
+REPORT = Stage("calorimeter-report", stages.EndConfig, "tasks.calorimeter.report:report", version=10, needs="cpu")
 
 
 @study
 def calorimeter(study: Study) -> Handle:
     """The study, top to bottom; returns the stage call whose answer is shown."""
     data = SHOWERS()
-    look = LOOK(data=data, max_absolute_z=study.limits.largest)
+    look = LOOK(data=data, max_absolute_z=study.limits.max_absolute_z)
     seen, masks = {"data": data, "look": look}, {"mask_seed": study.seed}  # all are judged on the same
     mae = MAE(seen, arm="scratch", filling=study.mae, budget=study.mae_budget, **masks)
 

@@ -16,19 +16,19 @@ from tasks.icecube.study import RateLimits, RateTries, Study, Trained
 
 PULSES = Stage("icecube-pulses", stages.PulsesConfig, "tasks.icecube.pulses:pulses", version=2, needs="cpu")
 LOOK = Stage("icecube-look", stages.LookConfig, "tasks.icecube.look:look", version=3, needs="cpu")
-RATES = Stage("icecube-rates", stages.RatesConfig, "tasks.icecube.train:rates", version=4, needs="gpu")
-OVERFIT = Stage("icecube-overfit", stages.OverfitConfig, "tasks.icecube.train:overfit", version=2, needs="gpu")
+RATES = Stage("icecube-rates", stages.RatesConfig, "tasks.icecube.train:rates", version=5, needs="gpu")
+OVERFIT = Stage("icecube-overfit", stages.OverfitConfig, "tasks.icecube.train:overfit", version=3, needs="gpu")
 TRIAL = Stage("icecube-trial", stages.TrialConfig, "tasks.icecube.train:trial", version=4)
 TRAIN = Stage("icecube-train", stages.TrainConfig, "tasks.icecube.train:train", version=2)
 AUDIT = Stage("icecube-audit", stages.AuditConfig, "tasks.icecube.audit:audit", version=3, needs="gpu")
-REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=11, needs="cpu")
+REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=12, needs="cpu")
 
 
 @study
 def icecube(study: Study) -> Handle:
     """The study, top to bottom; returns the stage call whose answer is shown."""
     events = PULSES()
-    seen = {"events": events, "look": LOOK(events=events, max_absolute_z=study.limits.largest)}
+    seen = {"events": events, "look": LOOK(events=events, max_absolute_z=study.limits.max_absolute_z)}
 
     tries = study.rates.part(RateTries)
     raw, normalised = (
@@ -63,7 +63,6 @@ METRICS_OF_A_SWEEP = [
     Swept(title="learning rate", numbers="training.learning_rate", higher=None),
     Swept(title="error of a trial", numbers="trials.{arm}.validation_angle_degrees", higher=False, unit="degrees"),
     Swept(title="learned seeds of a trial", numbers="trials.{arm}.learned_seeds", higher=True),
-    Swept(title="best constant", numbers="trivial.best_constant_degrees", higher=None, unit="degrees"),
 ]
 
 

@@ -19,7 +19,7 @@ PILOT = Stage("inversion-pilot", stages.PilotConfig, "tasks.inversion.train:pilo
 TRAIN = Stage("inversion-train", stages.TrainConfig, "tasks.inversion.train:train", version=2)
 PROBE = Stage("inversion-probe", stages.ProbeConfig, "tasks.inversion.probe:probe", version=2, needs="cpu")
 AUDIT = Stage("inversion-audit", stages.AuditConfig, "tasks.inversion.audit:audit", version=2, needs="cpu")
-REPORT = Stage("inversion-report", stages.ReportConfig, "tasks.inversion.report:report", version=8, needs="cpu")
+REPORT = Stage("inversion-report", stages.ReportConfig, "tasks.inversion.report:report", version=9, needs="cpu")
 
 
 @study

@@ -27,7 +27,7 @@ SCORES = Stage("poison-scores", stages.ScoresConfig, "tasks.poison.detect:scores
 DETECT = Stage("poison-detect", stages.DetectConfig, "tasks.poison.detect:detect", version=3, needs="cpu")
 REMOVE = Stage("poison-remove", stages.FitConfig, "tasks.poison.fit:fit", version=4)
 AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", version=7, needs="cpu")
-REPORT = Stage("poison-report", stages.EndConfig, "tasks.poison.report:report", version=6, needs="cpu")
+REPORT = Stage("poison-report", stages.EndConfig, "tasks.poison.report:report", version=7, needs="cpu")
 
 
 @study

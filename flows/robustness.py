@@ -30,12 +30,12 @@ TRAIN_PLACEBO = Stage("train-placebo", TrainConfig, "tasks.monotonic.arms:train_
 CHOOSE = Stage("choose", ChooseConfig, "tasks.monotonic.arms:choose", version=2, needs="cpu")
 EVALUATE = Stage("evaluate", stages.EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=3, needs="gpu")
 ORDER = Stage("order", OrderConfig, "tasks.monotonic.order:order", version=4, needs="gpu")
-UAT = Stage("uat", UatConfig, "tasks.attacks.uat:uat", version=6, needs="gpu")
-HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=5, needs="gpu")
+UAT = Stage("uat", UatConfig, "tasks.attacks.uat:uat", version=7, needs="gpu")
+HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=6, needs="gpu")
 TRANSFER = Stage("transfer", TransferConfig, "tasks.attacks.transfer:transfer", version=3, needs="gpu")
-SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.aggregate:sweep_seeds", version=15, needs="cpu")
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.aggregate:sweep_seeds", version=16, needs="cpu")
 AUDIT = Stage("audit", stages.AuditConfig, "tasks.robustness.audit:audit", version=5, needs="gpu")
-AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=20, needs="cpu")
+AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=21, needs="cpu")
 
 TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 

@@ -26,14 +26,14 @@ CONSTRAIN = Stage("summarisation-constrain", ConstrainConfig, "tasks.monotonic.a
 TRAIN = Stage("summarisation-train", TrainConfig, "tasks.monotonic.arms:train_arm", version=3)
 EVALUATE = Stage("summarisation-evaluate", stages.EvaluateConfig, "tasks.summarisation.evaluate:evaluate", version=3)
 ORDER = Stage("summarisation-order", OrderConfig, "tasks.monotonic.order:order", version=3)
-UAT = Stage("summarisation-uat", attacks.UatConfig, "tasks.attacks.uat:uat", version=4)
-HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=4)
+UAT = Stage("summarisation-uat", attacks.UatConfig, "tasks.attacks.uat:uat", version=5)
+HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=5)
 TRANSFER = Stage("summarisation-transfer", attacks.TransferConfig, "tasks.attacks.transfer:transfer", version=2)
 REWRITE = Stage("summarisation-rewrite", stages.RewriteConfig, "tasks.summarisation.rewrite:rewrite", version=4)
 AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit", version=6)
-REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=7)
+REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu", version=8)
 
-SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.summarisation.report:sweep_seeds", version=13, needs="cpu")
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.summarisation.report:sweep_seeds", version=14, needs="cpu")
 
 
 @study

@@ -34,7 +34,6 @@ BESIDE_OUTPUTS = (
     "preflight.json",
     "metrics.jsonl",
     "timing.jsonl",
-    "attempts.html",
 )
 """An export holds these beside the outputs that the marker lists, and the records and logs of attempts."""
 LEFT_OUT = ("model", "initial", "text")

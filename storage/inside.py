@@ -3,7 +3,6 @@
 Markers, results, manifests and stage.json name files, and anybody may have written them.
 """
 
-import glob
 import json
 import shutil
 import stat
@@ -84,32 +83,22 @@ FIELDS = {
         *("COMPLETE.json: outputs", "MANIFEST.json of an export", "checkpoints/*/manifest.json: files"),
         *("checkpoints/*/state.json: scratch", "checkpoints/*/state.json: link", "stage.json: fingerprint"),
         *("stage.json: inputs", "result.json: report", "result.json: tables", "attempts/*.json: attempt"),
-        *("a profile: name", "*.index.json of a model: weight_map"),
+        *("a profile: name", "*.index.json of a model: weight_map", "a folder of a run"),
     ),
     "attribute": ("checkpoints/*/state.json: bit_generator",),
     "code": ("stage.json: configuration_type", "stage.json: work", "study.json: page", "a script of --train-py"),
-    "pattern": ("a folder of a run",),
 }
 """What data name, by what becomes of it. A test feeds each field what leads elsewhere, and finds a use in no list."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """What JSON, YAML, folders or scripts say of a path, a pattern, an attribute or code: anybody may have written it.
+    """What JSON, YAML or scripts say of an attribute or code: anybody may have written it.
 
     It is no text: only its methods make something of it that can be used. Equal to another one of the same text.
     """
 
     given: object
-
-    def path(self, folder: Path, is_folder: bool = False) -> Path:
-        """The file (or folder) of this name in `folder`; `inside` says what it raises."""
-        return inside(folder, self.given, is_folder)
-
-    @property
-    def pattern(self) -> str:
-        """A pattern of `glob` that this name alone fits."""
-        return glob.escape(str(self.given))
 
     @property
     def code(self) -> str:

@@ -45,11 +45,6 @@ def page_names() -> list[str]:
     return sorted(file.stem for file in folder.glob("*.py") if _defines_page(file))
 
 
-def is_house_page(place: object) -> bool:
-    """True for a page that comes with Ratchet: only such a page is imported because some data name it."""
-    return place in {f"{FLOWS}.{name}" for name in page_names()}
-
-
 def sources(modules: Iterable[str], folder: Path) -> list[Path]:
     """The files below `folder` of these modules and of what they import from it, packages with their `__init__`."""
     seen: set[Path] = set()

@@ -16,7 +16,7 @@ from tasks.stage.validation import set_key, validated
 
 Over = dict[str, list[Any]]
 """Values of each key that is varied. Their combinations are the cells."""
-SWEEP = Stage("sweep", SweepConfig, "tasks.findings.sweep.sweep:sweep", version=11, needs="cpu")
+SWEEP = Stage("sweep", SweepConfig, "tasks.findings.sweep.sweep:sweep", version=12, needs="cpu")
 """The stage over the cells of a study that names none of its own."""
 
 

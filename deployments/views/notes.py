@@ -4,20 +4,16 @@ Read from the run directories alone.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from deployments.dag.walk import Handle
-from storage import markers
 from storage.checkpoints import furthest, progress
-from storage.errors import BadInput
-from storage.lineage import Difference, Lineage, Lineages, asked_otherwise, differences, differing
-from storage.run_directory import RunDirectory, read, run_in
+from storage.lineage import Difference, asked_otherwise, differences
+from storage.run_directory import read
 
-SHOWN_NEIGHBOURS = 3
 SHOWN_KEYS = 4
-"""Number shown of the keys in which a finished neighbour differs from what is asked for."""
+"""Number shown of the keys in which unfinished work differs from what is asked for."""
 
 
 _Unfinished = tuple[Path, int, dict[str, Any]]
@@ -35,30 +31,6 @@ def notes(handles: list[Handle]) -> list[str]:
                 beside[folder] = _unfinished(folder, own)
             sentences.append(_begins_anew(handle, beside[folder]))
     return [*changed_work(handles), *filter(None, sentences)]
-
-
-def finished_neighbours(handles: list[Handle]) -> list[str]:
-    """A sentence for each finished result that a person may have meant, where the page's last stage is not finished.
-
-    That is one of the same study and stage; those most like what is asked for, and in which keys they differ from it.
-    """
-    last = handles[-1]
-    if last.finished:
-        return []
-    own, known, lineages = {handle.run for handle in handles}, dict[RunDirectory, Lineage](), Lineages()
-    asked = _lineage(last, known)
-    neighbours = [
-        (differing(lineages.of(run), asked), run.path) for run in _finished(last.run.path.parent) if run not in own
-    ]
-    neighbours.sort(key=lambda neighbour: len(neighbour[0]))
-    sentences = [
-        f"{path} is a finished {last.stage.name} of this study, and differs in "
-        + _keys(keys + [change for change in different if not keys or change.name == "version"])
-        for different, path in neighbours[:SHOWN_NEIGHBOURS]
-        for keys in [asked_otherwise(read(path / "study.json"), last.origin)]
-    ]
-    left = len(neighbours) - len(sentences)
-    return sentences + ([f"and {left} more: `ratchet list {last.run.root}` shows them"] if left else [])
 
 
 def _unfinished(folder: Path, own: set[Path]) -> list[_Unfinished]:
@@ -84,26 +56,6 @@ def _begins_anew(handle: Handle, beside: list[_Unfinished]) -> str:
     keys = asked_otherwise(read(path / "study.json"), handle.origin)
     what = ("; ".join(differing) or "its inputs differ") + (f" (of the study's keys: {_keys(keys)})" if keys else "")
     return f"{handle.label} begins anew: {path}, which stands at step {step:,}, is another stage: {what}"
-
-
-def _lineage(handle: Handle, known: dict[RunDirectory, Lineage]) -> Lineage:
-    """Lineage that a stage call would have; `known` keeps those of the calls that others read too."""
-    if handle.run not in known:
-        inputs = {role: _lineage(parent, known) for role, parent in handle.inputs.items()}
-        described = (handle.stage.version, handle.config.scientific(), handle.config.external_inputs())
-        known[handle.run] = Lineage.of(handle.run, *described, inputs)
-    return known[handle.run]
-
-
-def _finished(folder: Path) -> Iterator[RunDirectory]:
-    """The finished runs in a stage's folder; what their markers list is looked at, and not read."""
-    for marker in sorted(folder.glob("*/COMPLETE.json")):
-        try:
-            run = run_in(marker.parent)
-        except BadInput:
-            continue
-        if markers.glance(run).holds:
-            yield run
 
 
 def _keys(different: list[Difference]) -> str:

@@ -13,10 +13,9 @@
     ratchet compare A B                  what differs between two runs of one stage
     ratchet compare FILE.csv             which differences between arms their seeds show
     ratchet audit RUN                    recorded numbers of a finished study computed again, by a plain path
-    ratchet replay RUN                   the step again at which a training's numbers were not finite
     ratchet card RUN FOLDER              a training's model, with a card of it for a model hub
     ratchet index [ROOT]                 the list as a page for a browser, with links to the reports
-    ratchet tensorboard|mlflow|wandb ROOT  what trainings measure, for these
+    ratchet tensorboard [ROOT]           what trainings measure, as TensorBoard's event files
     ratchet verify|prune|export ROOT     what is kept below a folder of run directories
     ratchet ui [STUDY]                   Prefect's UI on this machine, to start studies in and to watch them
     ratchet deploy [STUDY ...]           pools and deployments on a Prefect server that stays: for a cluster

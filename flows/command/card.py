@@ -26,7 +26,7 @@ NAMES_CODE = ("auto_map", "custom_pipelines")
 """Keys of a model's JSON that name a file of code to run."""
 
 
-def write_card(run: RunDirectory, folder: Path, page: str = "") -> str:
+def write_card(run: RunDirectory, folder: Path) -> str:
     """Copies the model's data, each file held against its marker, and writes README.md. Returns what to type next.
 
     Code and pickles are left out and named; in JSON nothing names code, and the home is `~`.
@@ -49,7 +49,7 @@ def write_card(run: RunDirectory, folder: Path, page: str = "") -> str:
         copy(run.path, run.study_file.name, folder)
     for file in folder.rglob("*.json"):
         _clean(file)
-    (folder / "README.md").write_text(_without_home(str(_card(run, page))), "utf-8")
+    (folder / "README.md").write_text(_without_home(str(_card(run))), "utf-8")
     left = f"left out, as code and pickles are not handed on: {', '.join(left_out)}; " if left_out else ""
     return f"{left}read {folder / 'README.md'}, add a licence, then: hf upload YOU/NAME {shlex.quote(str(folder))}"
 
@@ -76,7 +76,7 @@ def _without_home(text: str) -> str:
     return re.sub(rf"{re.escape(str(Path.home()))}(?=/|\s|[\"',;:)]|$)", "~", text)
 
 
-def _card(run: RunDirectory, page: str) -> ModelCard:
+def _card(run: RunDirectory) -> ModelCard:
     result, about = read(run.result_file), read(run.stage_file)
     training: dict[str, Any] = result.get("training") or _from_rows(run) or result
     name = f"{run.study} {about['configuration'].get('cell') or run.stage}"
@@ -89,7 +89,7 @@ def _card(run: RunDirectory, page: str) -> ModelCard:
     library = "transformers" if "architectures" in read(run.path / MODEL / "config.json") else "safetensors"
     trivial = [f"- without learning, {what}: {number:.6g}" for what, number in (training.get("trivial") or {}).items()]
     steps = [f"- of step {training['best_step']} of {training.get('steps', '?')}"] if "best_step" in training else []
-    command, *notes = (line.replace(str(run.study_file), run.study_file.name) for line in again(run, page))
+    command, *notes = (line.replace(str(run.study_file), run.study_file.name) for line in again(run))
     command = command.partition(" --root ")[0]  # a place of this machine, as the folder of the file is
     settings = yaml.safe_dump(dict(leaves(about["scientific"])), sort_keys=False, allow_unicode=True)
     data = ModelCardData(library_name=library, tags=["ratchet"], model_name=name, eval_results=shown or None)

@@ -212,44 +212,35 @@ def _add_runs(add: Add) -> None:
         "runs:audit",
         "compute recorded numbers of a finished study again, by a plain path; 1 and a name where one does not agree",
     )
-    replays = add(
-        "replay",
-        "runs:replay",
-        "make the step again at which a training's numbers were not finite: which examples, which module",
-    )
     card = add("card", "runs:card", "copy a finished training's model to a folder, with a card of it for a model hub")
-    for command in (shows, audits, replays, card):
+    for command in (shows, audits, card):
         of_report = "of a study's report, such as runs/quick/latest: " if command is audits else ""
         command.add_argument("run", metavar="RUN", help=of_report + RUN)
+    audits.add_argument(
+        "--page",
+        metavar="FILE.py",
+        default="",
+        help="the study, where it is one of your own: its code runs only when you name it here",
+    )
     audits.add_argument("--seed", type=int, help="draws the examples; another one draws others (default: drawn anew)")
     card.add_argument("folder", metavar="FOLDER", type=Path, help="new folder for the copy")
-    for command in (shows, compares, audits, replays, card):
+    for command in (shows, compares, audits, card):
         root_help = "folder of the run directories (default: runs)"
         command.add_argument("--root", type=Path, default=Path("runs"), help=root_help)
-        if command is not compares:
-            command.add_argument(
-                "--page",
-                metavar="FILE.py",
-                default="",
-                help="the study, where it is one of your own: its code runs only when you name it here",
-            )
     index = add(
         "index",
         "runs:make_index",
         "write index.html: all studies below a folder of run directories, with links to their reports",
     )
-    for command in (listed, index):
+    events = add(
+        "tensorboard",
+        "runs:write_events",
+        "write what trainings measure as TensorBoard's event files, a folder for each run directory",
+    )
+    for command in (listed, index, events):
         add_root(command)
-    _add_sinks(add)
-
-
-def _add_sinks(add: Add) -> None:
-    """Adds a command for each program that shows what trainings measure."""
-    for sink, what in (("tensorboard", "as event files"), ("mlflow", "to a SQLite file"), ("wandb", "as offline runs")):
-        filled = add(sink, "runs:fill_sink", f"write what trainings measure {what}, a run there for each run directory")
-        add_root(filled)
-        filled.add_argument("--to", metavar="FOLDER", type=Path, help=f"where it is written (default: ROOT/.{sink})")
-        filled.add_argument("--follow", action="store_true", help="go on while trainings run, until Ctrl-C")
+    events.add_argument("--to", metavar="FOLDER", type=Path, help="where it is written (default: ROOT/.tensorboard)")
+    events.add_argument("--follow", action="store_true", help="go on while trainings run, until Ctrl-C")
 
 
 def _add_table_options(compares: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from deployments.views.listing import ListedResult, ListedStudy, date, read_root
 from flows.command.terminal import OUT, show, show_json, show_lines, show_markdown
 from storage.__main__ import run as keep
 from storage.errors import BadInput, CheckFailed
-from storage.run_directory import RunDirectory, find_run, find_runs
+from storage.run_directory import find_run, find_runs
 from tasks.stage import outcome
 
 FOLLOW_SECONDS = 5.0
@@ -33,7 +33,7 @@ def show_run(options: argparse.Namespace) -> int:
     if options.table:
         show_markdown(OUT, tables_of(run))
         return 0
-    return _show_of(lambda: facts_of(run, options.page), in_words, options.json)
+    return _show_of(lambda: facts_of(run), in_words, options.json)
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -63,12 +63,14 @@ def audit(options: argparse.Namespace) -> int:
     """`ratchet audit`: recorded numbers computed again."""
     from pyarrow import ArrowException
 
+    from deployments.dag.page import load_page
     from tasks.findings.audit import repeat_audit  # takes torch
 
     entropy = secrets.randbits(32) if options.seed is None else options.seed
     try:
-        run, folder = _work_of(options)
-        return show(f"{repeat_audit(run, entropy, folder).in_words} The same sample again: --seed {entropy}.")
+        own = load_page(options.page).file.parent if options.page else None
+        run = find_run(options.root, options.run)
+        return show(f"{repeat_audit(run, entropy, own).in_words} The same sample again: --seed {entropy}.")
     except CheckFailed as error:
         show(f"{error} (drawn by --seed {entropy})")
         return outcome.FAILED.exit_code
@@ -95,16 +97,6 @@ def verify(options: argparse.Namespace) -> int:
     return code
 
 
-def replay(options: argparse.Namespace) -> int:
-    """`ratchet replay`: the step again at which a training's numbers were not finite."""
-    from tasks.training import replay  # takes torch
-
-    run, folder = _work_of(options)
-    for line in replay.replay(run.path, folder):  # each when it is known
-        show_lines([line])
-    return 0
-
-
 def make_index(options: argparse.Namespace) -> int:
     """`ratchet index`: the list as a page for a browser."""
     from deployments.views.index import write_index
@@ -116,26 +108,26 @@ def card(options: argparse.Namespace) -> int:
     """`ratchet card`: a training's model with a card, for a model hub."""
     from flows.command.card import write_card  # takes huggingface_hub
 
-    return show(write_card(find_run(options.root, options.run), options.folder, options.page))
+    return show(write_card(find_run(options.root, options.run), options.folder))
 
 
-def fill_sink(options: argparse.Namespace) -> int:
-    """`ratchet tensorboard`, `mlflow`, `wandb`: what trainings measure, for these; `--follow`: again, until Ctrl-C."""
-    from deployments.views.sinks import Sink
+def write_events(options: argparse.Namespace) -> int:
+    """`ratchet tensorboard`: what trainings measure, as event files; `--follow`: again, until Ctrl-C."""
+    from deployments.views.tensorboard import TensorBoard  # takes torch
 
-    sink = Sink(options.command, options.root, options.to)
+    board = TensorBoard(options.root, options.to)
     try:
-        measured = sink.update()
-        show(f"runs that measured something: {measured}; see them: {sink.command}")
-        for file, lines in sink.damaged.items():
+        measured = board.update()
+        show(f"runs that measured something: {measured}; see them: {board.command}")
+        for file, lines in board.damaged.items():
             show(f"left out, because it cannot be read: {lines} line{'s' * (lines != 1)} of {file}")
         while options.follow:
             time.sleep(FOLLOW_SECONDS)
-            sink.update()
+            board.update()
     except KeyboardInterrupt:
         show("ended")
     finally:
-        sink.close()
+        board.close()
     return 0
 
 
@@ -167,11 +159,3 @@ def _show_of(facts: Callable[[], Facts], in_words: Callable[[Facts], Iterable[st
         return show_json(facts()) if as_json else show_lines(in_words(facts()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(f"this directory is not readable, because {error!r}") from error
-
-
-def _work_of(options: argparse.Namespace) -> tuple[RunDirectory, Path | None]:
-    """The run that is named, and the folder of the study's page where that is named too: its work lies there."""
-    from deployments.dag.page import load_page
-
-    own = load_page(options.page).file.parent if options.page else None
-    return find_run(options.root, options.run), own

@@ -1,51 +1,39 @@
 """`ratchet show`: all that a person may ask of one run, from its run directory; and the command that makes it again.
 
-That is of the study that began the run, which lies beside stage.json. It is walked first where its page comes with
-Ratchet, or where a person names the page: data name no code to run.
+That is of the study that began the run, which lies beside stage.json. Nothing is run for it: data name no code.
 """
 
-import json
-import math
 import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rich.filesize import decimal
 
-from deployments.dag.page import load_page
-from deployments.dag.sources import is_house_page
-from deployments.dag.walk import Walk
 from deployments.views.listing import date, ended_at, headline_of, shown_first, standing
 from storage import attempts, locks, markers
 from storage.errors import BadInput
 from storage.inside import inside
-from storage.lineage import Lineages
 from storage.reading import last_lines, read_text
 from storage.run_directory import RunDirectory, read
-from tasks.findings.again import WHERE, as_argument
+from tasks.findings.again import as_argument
 from tasks.stage import outcome
 from tasks.stage.numerics import within
 from tasks.stage.progress import duration
-from tasks.stage.validation import validated
 from tasks.training.phases import rows_at_the_end, told
 from tasks.training.unlearned import best_row
 
 LAST_LINES = 10
 """Lines shown of the log of an attempt that did not finish."""
 SHOWN_SIZES = 6
-NOWHERE = "/nonexistent"
-"""A root without runs: a walk there computes fingerprints and has no markers to check."""
-MOST_CELLS = 1000
 NOT_KEPT = "not known: an earlier version of Ratchet began this run, and kept no study.json with it"
 
 
-def facts_of(run: RunDirectory, page: str = "") -> dict[str, Any]:
-    """All that is known, for a person, who may name the `page` of the study, and for `--json`."""
+def facts_of(run: RunDirectory) -> dict[str, Any]:
+    """All that is known, for a person and for `--json`."""
     about = read(run.stage_file)
     records = {file: read(file) for file in sorted(run.attempts.glob("[0-9]*.json"))}
     edited = _edited(records)
@@ -64,7 +52,7 @@ def facts_of(run: RunDirectory, page: str = "") -> dict[str, Any]:
         "ended_at": ended_at(run.path) if finished else None,
         "seconds": attempts.seconds_of(run.attempts) if finished else None,
         **(_found(run) if finished else {}),
-        "again": [*again(run, page)],
+        "again": again(run),
         "numerics": [
             f"{event} {', '.join(changed)} on"
             for key, event in (("micro_batch_examples", "memory ended: micro-batches of"), ("compile", "compiled"))
@@ -145,7 +133,7 @@ def _found(run: RunDirectory) -> dict[str, Any]:
     """What came out, the files to read, first the one for people, and why others are not to be read."""
     result, files, refused = read(run.result_file), list[Path](), list[str]()
     file = "result.json" if result else "records.parquet"
-    names = [shown_first(result), "attempts.html", *result.get("tables", []), "final_results.json", file]
+    names = [shown_first(result), *result.get("tables", []), "final_results.json", file]
     for name in dict.fromkeys(filter(None, names)):
         try:
             files.append(inside(run.path, name))
@@ -209,44 +197,15 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def again(run: RunDirectory, named: str = "") -> Iterator[str]:
-    """The command, and of which run the bytes would be others; or why there is none. `named` is the page that a person
-    names."""
+def again(run: RunDirectory) -> list[str]:
+    """The command, as it was written down, and what says whether it gives this run; or why there is none."""
     kept = read(run.study_file)
     try:
-        place, values = named or str(kept["page"]), dict(kept["study"])
-        over = {key: [*varied] for key, varied in kept["over"].items()}
+        place, over = str(kept["page"]), {key: [*varied] for key, varied in kept["over"].items()}
     except (KeyError, TypeError, ValueError, AttributeError):
-        yield NOT_KEPT
-        return
-    command = _command(run, place, over)
-    why_untried = "" if named or is_house_page(place) else "it takes code of that file"
-    try:
-        if not why_untried:
-            page = replace(load_page(place), over=over)
-            study = validated(page.model, values, str(run.study_file))
-            # places of local files are absolute, once a configuration is valid
-            reads_files = '"/' in json.dumps(study.model_dump(mode="json", exclude={"execution"}))
-            if not named and (reads_files or math.prod(map(len, over.values())) > MOST_CELLS):
-                why_untried = "it reads what the run names"
-        if why_untried:
-            yield command
-            yield f"as it was written down: whether that gives this run was not tried, as {why_untried}."
-            yield f"to try it: {_ratchet()} show {shlex.quote(str(run.path))} --page {shlex.quote(place)}"
-            return
-        walk = Walk(NOWHERE, study.name, study.execution)
-        page.walk(study, walk)
-    except BadInput as error:
-        yield f"not possible as things are now: {error}. What began this run stands in {run.study_file}"
-        return
-    if run.fingerprint not in {handle.run.fingerprint for handle in walk.handles}:
-        yield (
-            "not possible as things are now: with the code, packages and text that are here, what began this run "
-            f"({run.study_file}) gives other fingerprints"
-        )
-        return
-    yield command
-    yield from _made_otherwise(run, walk)
+        return [NOT_KEPT]
+    note = f"with --dry-run it says whether what is here now gives the fingerprint {run.path.name}"
+    return [_command(run, place, over), note]
 
 
 def _command(run: RunDirectory, place: str, over: Mapping[str, Sequence[object]]) -> str:
@@ -254,22 +213,6 @@ def _command(run: RunDirectory, place: str, over: Mapping[str, Sequence[object]]
     for key, values in over.items():
         words += ["--over", f"{key}={as_argument(values)}"]
     return shlex.join([*words, *(["--root", str(run.root)] if run.root.resolve() != Path("runs").resolve() else [])])
-
-
-def _made_otherwise(run: RunDirectory, walk: Walk) -> Iterator[str]:
-    """Lines on this run and those it reads whose bytes the command does not make, since their numerics were others."""
-    known = {run_.fingerprint: read(run_.stage_file) for run_ in Lineages().of(run).runs()}
-    for handle in walk.handles:
-        about, now = known.get(handle.run.fingerprint, {}), handle.config.execution.model_dump(mode="json")
-        numerics = about.get("numerics", {}).items()
-        differ = [
-            f"execution.{key}={as_argument([was])}"
-            for key, was in numerics
-            if key != WHERE and now.get(key, was) != was
-        ]
-        if differ or about.get("numerics_changes"):
-            how = " ".join(differ) if differ else "numerics that changed on the way"
-            yield f"other bytes: {handle.label} {handle.run.path.name} was made with {how}"
 
 
 def _ratchet() -> str:

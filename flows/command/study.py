@@ -14,7 +14,7 @@ from deployments.dag.walk import Handle, Walk
 from deployments.prefect.presence import may_stand
 from deployments.views.estimate import estimate
 from deployments.views.listing import first_values, shown_first, standing
-from deployments.views.notes import changed_work, finished_neighbours, notes
+from deployments.views.notes import changed_work, notes
 from deployments.waits import Terminated, terminated_by_sigterm
 from flows.command import settings
 from flows.command.display import Display
@@ -146,7 +146,7 @@ def _dry_run(study: Any, walk: Walk, slurm: SlurmStudy | None) -> int:
     for handle in walk.handles:
         show(_line(_row(handle, walk, "", _would_run(handle))))
     show(f"finished: {estimate(walk.handles).words}")
-    for note in [*notes(walk.handles), *finished_neighbours(walk.handles)]:
+    for note in notes(walk.handles):
         show(note, style="yellow")
     if slurm:
         from flows.command.on_slurm import show_jobs
@@ -167,16 +167,14 @@ def _status(page: Page, study: Any, walk: Walk, slurm: SlurmStudy | None, as_jso
     if not walk.root.is_dir():
         first.append(f"there is no folder {walk.root} yet: nothing was started with this --root")
     rows = [_row(handle, walk, *stand_of(handle, stands.get(handle.run.fingerprint))) for handle in walk.handles]
-    last, finished = finished_neighbours(walk.handles), all(handle.finished for handle in walk.handles)
+    finished = all(handle.finished for handle in walk.handles)
     if as_json:
-        show_json({"study": study.name, "finished": finished, "stages": rows, "notes": [*first, *last]})
+        show_json({"study": study.name, "finished": finished, "stages": rows, "notes": first})
     else:
         for note in first:
             show(note, style="yellow")
         for row in rows:
             show(_line(row))
-        for note in last:
-            show(note, style="yellow")
         if slurm:
             on_slurm.show_used(slurm)
     return 0 if finished else outcome.AWAITING_RETRY.exit_code

@@ -20,15 +20,10 @@ from tasks.findings.statistics.resampling import Estimate
 from tasks.monotonic.arm import BASELINE, CONTROL, MONOTONIC
 
 CLAIM = "That the constraint makes the model harder to attack"
-REFERENCES = {
-    "increase": "the baseline's",
-    "increase_at_equal_loss": "that of the model without constraint at the same clean loss",
-}
 ONE_SEED = "one seed"
 QUESTION, WAYS, CONTROLS = "the question", "the same in other ways", "positive control"
 """Kinds of comparisons on which the answer hangs, beside those with placebos."""
 COULD_SHOW = f"the smallest true difference that is shown with a chance of {POWER:.0%}"
-AT = {"increase": "", "increase_at_equal_loss": " at equal clean loss"}
 
 
 @dataclass(frozen=True)
@@ -94,7 +89,7 @@ def told(answered: Answered) -> Told:
     ]
     _, verdict, finding, not_shown = next(case for case in cases if case[0])
     interval = f"{percent(answer.confidence_level)} interval {span(difference.interval, NATS)}"
-    rises = f"monotonic's loss rises {abs(difference.value):.4f} nats per token {less} than {REFERENCES[asked.measure]}"
+    rises = f"monotonic's loss rises {abs(difference.value):.4f} nats per token {less} than the baseline's"
     return Told(f"{verdict}.", f"Under {asked.attack}, {rises} ({interval}): {finding}.", not_shown)
 
 
@@ -114,7 +109,7 @@ def _lacking(answered: Answered, answer: Answer, difference: Estimate) -> dict[s
         (
             not primary.from_placebos,
             "Not shown: no placebo with living layers was compared",
-            "no placebo with living layers was compared by this measure",
+            "no placebo with living layers was compared",
         ),
         (
             alike,
@@ -131,7 +126,6 @@ def _lacking(answered: Answered, answer: Answer, difference: Estimate) -> dict[s
             "Hardly: harder to attack, by less than the margin",
             "the difference is within the margin",
         ),
-        (not answered.ways, "Not shown: it was counted in no other way", "it was counted in no other way"),
         (
             without,
             f"Not shown: not there in {ways}",
@@ -168,8 +162,7 @@ def numbers(answered: Answered) -> list[str]:
     if primary.answer is None or primary.difference is None:
         return []
     sure = "; ".join([*_how_sure(primary, primary.answer, primary.difference), answered.trainings])
-    compared = f"{asked.attack}, monotonic - baseline{AT[asked.measure]}"
-    return [f"{compared}: {NATS(primary.difference.value)} nats per token ({sure})"]
+    return [f"{asked.attack}, monotonic - baseline: {NATS(primary.difference.value)} nats per token ({sure})"]
 
 
 def comparisons(answered: Answered) -> list[tuple[str, str, Estimate | None]]:
@@ -182,17 +175,14 @@ def comparisons(answered: Answered) -> list[tuple[str, str, Estimate | None]]:
 
 
 def in_other_ways(primary: PrimaryAnswer, attacks: Mapping[str, Findings]) -> dict[str, Estimate | None]:
-    """The primary difference by fewer attacks, and by the other measure: what the answer hangs on."""
-    ways = dict(primary.by_fewer_attacks)
-    if primary.primary.measure == "increase":
-        matched = {row.model: row for row in attacks[primary.primary.attack].at_equal_loss}
-        ways["at equal clean loss"] = matched[MONOTONIC].increase_nats_per_token
-    return ways
+    """The primary difference by fewer attacks, and at equal clean loss: what the answer hangs on."""
+    matched = {row.model: row for row in attacks[primary.primary.attack].at_equal_loss}
+    return primary.by_fewer_attacks | {"at equal clean loss": matched[MONOTONIC].increase_nats_per_token}
 
 
 def compared_rows(answered: Answered) -> list[list[str]]:
     """The one comparison that was named beforehand, and all on which it hangs: name, value, interval, p, could show."""
-    rows, same = [], f"{MONOTONIC} - {BASELINE}{AT[answered.primary.primary.measure]}"
+    rows, same = [], f"{MONOTONIC} - {BASELINE}"
     for kind, name, row in comparisons(answered):
         whole = {WAYS: f"{same}, {name}", QUESTION: same, CONTROLS: f"{name}, the positive control"}.get(kind, name)
         tested = (p_value(row.p_value), smallest(row)) if row else ("-", "-")

@@ -4,34 +4,22 @@ Shape suffixes: P positions that may be written, V vocabulary, D width of an emb
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from scipy.stats import spearmanr
 
 from tasks.attacks.configuration import Search
 
+Replacements = list[tuple[int, int]]
+"""Position and token of each: a position of the sequence, not its number among those that may be written."""
 
-@dataclass(frozen=True)
-class Candidates:
-    """Replacements (position, token); `estimates`: what each does to the loss to first order, empty without gradient.
 
-    A position is that of the sequence, not its number among those that may be written.
-    """
-
-    replacements: list[tuple[int, int]]
-    estimates: list[float] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.replacements)
-
-    def by_position(self) -> list[list[int]]:
-        """The numbers of the replacements at each position that has any, in the order in which positions first come."""
-        numbers: dict[int, list[int]] = {}
-        for number, (position, _) in enumerate(self.replacements):
-            numbers.setdefault(position, []).append(number)
-        return list(numbers.values())
+def by_position(replacements: Replacements) -> list[Replacements]:
+    """The replacements at each position that has any, in the order in which positions first come."""
+    at: dict[int, Replacements] = {}
+    for replacement in replacements:
+        at.setdefault(replacement[0], []).append(replacement)
+    return list(at.values())
 
 
 def estimated_effects(
@@ -48,7 +36,7 @@ def estimated_effects(
     return effects_PV.masked_fill(forbidden_PV, -torch.inf)
 
 
-def best_of_each_position(effects_PV: torch.Tensor, positions: Sequence[int], skip: int, count: int) -> Candidates:
+def best_of_each_position(effects_PV: torch.Tensor, positions: Sequence[int], skip: int, count: int) -> Replacements:
     """The best token of every position, then the second best of every position, and so on; `count` after `skip`.
 
     Positions take turns because estimates are compared within a position only: where one token stands on a steep
@@ -58,20 +46,19 @@ def best_of_each_position(effects_PV: torch.Tensor, positions: Sequence[int], sk
     best_PK, tokens_PK = torch.topk(effects_PV, depth, dim=1)
     best_K, place_K = torch.sort(best_PK.T, dim=1, descending=True, stable=True)
     ranked = [
-        (positions[place], token, estimate)
+        (positions[place], token)
         for estimates, places, tokens in zip(
             best_K.tolist(), place_K.tolist(), tokens_PK.T.gather(1, place_K).tolist(), strict=True
         )
         for estimate, place, token in zip(estimates, places, tokens, strict=True)
         if estimate > -np.inf
     ]
-    chosen = [ranked[(skip + number) % len(ranked)] for number in range(count)]
-    return Candidates([(position, token) for position, token, _ in chosen], [estimate for *_, estimate in chosen])
+    return [ranked[(skip + number) % len(ranked)] for number in range(count)]
 
 
 def blind(
     present: Sequence[int], positions: Sequence[int], usable_V: torch.Tensor, count: int, chance: np.random.Generator
-) -> Candidates:
+) -> Replacements:
     """`count` draws of a position and of a usable token that does not stand there, all alike."""
     usable = usable_V.nonzero().flatten().numpy()
     places = chance.integers(len(positions), size=count)
@@ -80,7 +67,7 @@ def blind(
     is_usable = usable_V.numpy()[here]
     drawn = chance.integers(len(usable) - is_usable)
     tokens = usable[drawn + (is_usable & (drawn >= numbers))]
-    return Candidates([(positions[place], int(token)) for place, token in zip(places, tokens, strict=True)])
+    return [(positions[place], int(token)) for place, token in zip(places, tokens, strict=True)]
 
 
 def by_gradient(
@@ -91,14 +78,7 @@ def by_gradient(
     usable_V: torch.Tensor,
     search: Search,
     skip: int,
-) -> Candidates:
+) -> Replacements:
     """The candidates of one iteration; `present` are the tokens at `positions`."""
     effects_PV = estimated_effects(gradient_PD, present, embeddings_VD, usable_V)
     return best_of_each_position(effects_PV, positions, skip, search.candidates)
-
-
-def rank_correlation(estimates: Sequence[float], effects: Sequence[float]) -> float | None:
-    """Spearman's correlation of estimates and exact effects; None where either is the same for all."""
-    if len(set(estimates)) < 2 or len(set(effects)) < 2:
-        return None
-    return float(spearmanr(estimates, effects).statistic)

@@ -1,8 +1,7 @@
 """Comparisons: effects of the attacks, at equal clean loss too, the primary answer, and all the rest."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Mapping, Sequence
 
 from storage.records import Rows
 from tasks.attacks.configuration import FlipAttack, Primary
@@ -22,7 +21,6 @@ from tasks.monotonic.arm import BASE, BASELINE, CONTROL, MONOTONIC, placebos
 from tasks.monotonic.result import ArmFacts
 
 Pairs = Sequence[tuple[str, str]]
-Value = TypeVar("Value")
 LEAST_RISE = 0.01
 """Nats per token: if the baseline's own sublayers do less than this, no share of it says that others live."""
 
@@ -50,12 +48,9 @@ def attack_findings(searched: Mapping[str, Searched], tried: Tried, pairs: Pairs
     """Effect of an attack on each model, the differences between models, and its cost."""
     first, settings = next(iter(searched.values())), (how.bootstrap_resamples, how.confidence_level)
     threshold = first.attack.success_relative_increase if isinstance(first.attack, FlipAttack) else None
-    records, searches, alone = tried.strongest(), tried.over_searches(Tried.strongest), tried.over_searches(Tried.alone)
+    records, searches = tried.strongest(), tried.over_searches(Tried.strongest)
     rows = [row for own in records.values() for row in own]
     arms = [model for model in searched if "@" not in model and model not in (BASE, BASELINE)]
-
-    def of_each(value: Callable[[Searched], Value]) -> dict[str, Value]:
-        return {model: value(result) for model, result in searched.items()}
 
     by_search = (("triggers", "gradient"), ("blind_triggers", "blind")) if first.triggers else ()
     own = {kind: {model: each.triggers[search] for model, each in searched.items()} for kind, search in by_search}
@@ -67,10 +62,7 @@ def attack_findings(searched: Mapping[str, Searched], tried: Tried, pairs: Pairs
         effects={model: attack_effect(rows, model, *settings, threshold) for model in searched},
         differences=[paired_effects(searches, *pair, *settings, threshold) for pair in pairs],
         at_equal_loss=[matched_difference(searches, arm, line_of_training(searched), *settings) for arm in arms],
-        at_equal_loss_alone=[matched_difference(alone, arm, line_of_training(searched), *settings) for arm in arms],
-        rank_correlation=of_each(lambda each: each.rank_correlation),
-        costs=of_each(lambda each: each.cost),
-        curves=of_each(lambda each: each.curve),
+        costs={model: result.cost for model, result in searched.items()},
         **own,
     )
 
@@ -88,9 +80,7 @@ def primary(
 
     `tried` and `judged` are of the attack that decides.
     """
-    everything, line = tried.over_searches(Tried.strongest), line_of_training(tried.own)
-    by_increase = asked.measure == "increase"
-    compared = [MONOTONIC, *([BASELINE] if by_increase else line)]
+    everything = tried.over_searches(Tried.strongest)
     threshold = judged.attack.success_relative_increase if isinstance(judged.attack, FlipAttack) else None
 
     def difference(
@@ -98,42 +88,34 @@ def primary(
         level: float = how.confidence_level,
         searches: Sequence[Rows] = everything,
         model: str = MONOTONIC,
-    ) -> Estimate | None:
-        settings = (how.bootstrap_resamples, level)
-        if by_increase:
-            return paired_effects(searches, model, reference, *settings, threshold).increase_nats_per_token
-        return matched_difference(searches, model, line, *settings).increase_nats_per_token
+    ) -> Estimate:
+        settings = (how.bootstrap_resamples, level, threshold)
+        return paired_effects(searches, model, reference, *settings).increase_nats_per_token
 
-    def at_level(level: float) -> Estimate:
-        estimate = difference(level=level)
-        assert estimate is not None, "the same records give it at every level"
-        return estimate
-
-    whole, sources = difference(), judged.effects[MONOTONIC].sources
+    sources = judged.effects[MONOTONIC].sources
     least = least_p_value(sources) if len(everything) == 1 else 0.0  # else it is no p-value of exchanges
-    unanswered = unanswerable(asked, whole, judged, arms)
-    living = [arm for arm in placebos(list(arms)) if by_increase and not arms[arm].dead]
+    unanswered = unanswerable(asked, judged, arms)
     return PrimaryAnswer(
         primary=asked,
         documents=judged.documents,
         sources=sources,
-        difference=whole,
-        answer=None if unanswered else answer(at_level, asked.margin_nats_per_token, how.confidence_level, least),
+        difference=difference(),
+        answer=None
+        if unanswered
+        else answer(lambda level: difference(level=level), asked.margin_nats_per_token, how.confidence_level, least),
         unanswered=unanswered,
-        from_placebos={arm: row for arm in living if (row := difference(arm)) is not None},
+        from_placebos={arm: difference(arm) for arm in placebos(list(arms)) if not arms[arm].dead},
         control=difference(model=CONTROL) if CONTROL in arms else None,
         by_fewer_attacks={
             "with what was found for these models alone": difference(
-                searches=tried.over_searches(lambda tries: tries.strongest(compared))
+                searches=tried.over_searches(lambda tries: tries.strongest([MONOTONIC, BASELINE]))
             ),
             "with the search on each model alone": difference(searches=tried.over_searches(Tried.alone)),
         },
     )
 
 
-def unanswerable(
-    asked: Primary, difference: Estimate | None, judged: Findings, arms: Mapping[str, ArmFacts]
-) -> str | None:
+def unanswerable(asked: Primary, judged: Findings, arms: Mapping[str, ArmFacts]) -> str | None:
     """Why the question cannot be answered by what was measured; None where it can."""
     rise, dead = arms[BASELINE].sublayers.rise_nats_per_token, arms[MONOTONIC].dead
     if rise < LEAST_RISE:
@@ -142,11 +124,6 @@ def unanswerable(
         )
     if dead:
         return f"the constrained layers of the monotonic arm are dead: {dead}"
-    if difference is None:
-        return (
-            "no kept moment of the unconstrained training has its clean loss: the monotonic arm's is higher, or lower, "
-            "than all of them, and more snapshots are needed"
-        )
     if judged.one_for_all and judged.searches < 2:
         return "one search for a trigger does not say what another would find (give uat.restarts 2 or more)"
     if masked := [model for model in judged.beaten_by_blind_search if model in (BASELINE, MONOTONIC)]:
@@ -166,8 +143,7 @@ def secondary(answer: PrimaryAnswer, test: Sequence[LossDifference], attacks: Ma
             p_values[f"{name} increase", row.model, row.reference] = row.increase_nats_per_token.p_value
             if row.success_rate is not None:
                 rates[f"{name} success rate", row.model, row.reference] = row.success_rate.p_value
-    if asked.measure == "increase":
-        del p_values[f"{asked.attack} increase", MONOTONIC, BASELINE]
+    del p_values[f"{asked.attack} increase", MONOTONIC, BASELINE]
     ways = {way: row.p_value for way, row in answer.by_fewer_attacks.items() if row is not None}
     p_values |= rates | {(f"{asked.attack} increase {way}", MONOTONIC, BASELINE): p for way, p in ways.items()}
     known = {key: p_value for key, p_value in p_values.items() if p_value is not None}

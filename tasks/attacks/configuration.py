@@ -62,20 +62,15 @@ class TriggerAttack(Search):
     text_tokens: int = scientific(96, ge=2, description="Tokens of a document that are attacked, from its beginning.")
     control_triggers: int = scientific(10, ge=1, description="Random triggers of the same length, as the control.")
 
-    def forwards_after(self, step: int, documents: int) -> int:
-        """Forwards of a search on so many documents after a step, a backward counted as some of them.
-
-        All are read without a trigger, and behind that of every restart that ended; in a step some are read behind the
-        present trigger, behind every candidate, and for the gradient.
-        """
-        read = min(self.batch_documents, documents)
-        return documents * (1 + (step - 1) // self.iterations) + step * read * (self.forwards_of_a_step + 1)
-
     def cost(self, documents: int) -> tuple[int, int]:
-        """Forwards and backwards of all restarts."""
-        steps = self.restarts * self.iterations
-        backwards = steps * min(self.batch_documents, documents)
-        return self.forwards_after(steps, documents) + documents - BACKWARD_FORWARDS * backwards, backwards
+        """Forwards and backwards of all restarts on so many documents.
+
+        In a step some are read behind the present trigger, behind every candidate, and for the gradient; all are read
+        behind the trigger of every restart that ended.
+        """
+        backwards = self.restarts * self.iterations * min(self.batch_documents, documents)
+        forwards = documents * self.restarts + backwards * (self.forwards_of_a_step + 1)
+        return forwards - BACKWARD_FORWARDS * backwards, backwards
 
 
 class FlipAttack(Search):
@@ -110,26 +105,23 @@ class FlipAttack(Search):
     def rounds_on_a_text(self) -> int:
         return self.rounds or 2 * self.flips
 
-    def forwards_after(self, rounds: int) -> int:
-        """Forwards of a search in a text after so many rounds; the first tells it the clean loss."""
-        return 1 + rounds * self.forwards_of_a_step
-
     def cost(self, documents: int) -> tuple[int, int]:
-        """Forwards and backwards on so many documents."""
+        """Forwards and backwards on so many documents; the first forward tells the clean loss."""
         backwards = documents * self.rounds_on_a_text
-        return documents * self.forwards_after(self.rounds_on_a_text) - BACKWARD_FORWARDS * backwards, backwards
+        return documents + backwards * (self.forwards_of_a_step - BACKWARD_FORWARDS), backwards
 
 
 class Primary(Configuration):
-    """The one comparison, named before the study runs, that answers its question; all others are secondary."""
+    """The one comparison, named before the study runs, that answers its question; all others are secondary.
+
+    Monotonic and baseline are compared by what the attack adds to the loss, in nats per token.
+    """
+
+    REMOVED: ClassVar = {
+        "measure": ("increase", "the increase decides, and the report shows it at equal clean loss too: leave it out")
+    }
 
     attack: Literal["uat", "hotflip"] = scientific("hotflip", description="The attack that decides.")
-    measure: Literal["increase", "increase_at_equal_loss"] = scientific(
-        "increase",
-        description="What monotonic and baseline are compared by, in nats per token. increase: what the attack adds to "
-        "the loss; increase_at_equal_loss: the same, against the baseline at the clean loss of the monotonic arm "
-        "(needs snapshots).",
-    )
     margin_nats_per_token: float = scientific(
         0.02,
         gt=0,

@@ -23,7 +23,6 @@ from tasks.stage.result import Result
 from tasks.stage.run import StageInput, StageRun
 
 ATTACKS, MODELS = "records of the attacks and of transfer", "records of evaluate"
-SEARCH = "the search alone tells how it came there; a gate holds its cost against the configuration"
 OF_ATTACKS = Origins(
     computed={
         **dict.fromkeys(("seed*", "attacks.*.attack.*", "primary.primary.*"), "stage.json"),
@@ -49,7 +48,7 @@ OF_ATTACKS = Origins(
     not_asked={
         "arms.*.weights_digest": "weights that are changed so little that no loss shows it are not seen",
         "arms.*.best_step": "metrics.jsonl alone tells the course of a training",
-        **dict.fromkeys(("attacks.uat.costs.*", "attacks.*.rank_correlation.*", "attacks.*.curves.*.loss*"), SEARCH),
+        "attacks.uat.costs.*": "the search alone counts them; a gate holds them against the configuration",
         "base.init_from.*": "the run whose weights the base model began with is named, and not read",
     },
 )

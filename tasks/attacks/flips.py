@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from storage.errors import require
-from tasks.attacks.candidates import Candidates, blind, by_gradient, rank_correlation
+from tasks.attacks.candidates import Replacements, blind, by_gradient
 from tasks.attacks.configuration import BUDGET_SHARES, FlipAttack, steps_after
 from tasks.attacks.scoring import Count, Victim, replaced, rewritten, targets
 
@@ -38,7 +38,6 @@ class Flipped:
     tokens: Sequence[int]
     loss_sums: list[float] = field(default_factory=list)
     after_shares: list[Sequence[int]] = field(default_factory=list)
-    rank_correlations: list[float] = field(default_factory=list)
     skip: int = 0
     """Candidates that failed on these tokens: the next round would rank alike, and tries those that come after."""
     count: Count = field(default_factory=Count)
@@ -88,11 +87,11 @@ class FlipSearch:
             advance([self])
         return self.found
 
-    def candidates(self, gradient_LD: torch.Tensor | None) -> Candidates:
+    def candidates(self, gradient_LD: torch.Tensor | None) -> Replacements:
         """What the next round tries, by the gradient of the text as it is by now; the first one tries nothing."""
         flips = self.found
         if not flips.loss_sums:
-            return Candidates([])
+            return []
         positions = self._open()
         present = [flips.tokens[position] for position in positions]
         if gradient_LD is None:
@@ -103,7 +102,7 @@ class FlipSearch:
             gradient_LD[positions], present, positions, embeddings_VD, self.usable_V, self.attack, flips.skip
         )
 
-    def choose(self, candidates: Candidates, tried: list[Sequence[int]], sums: list[float]) -> None:
+    def choose(self, tried: list[Sequence[int]], sums: list[float]) -> None:
         """Ends a round in which `tried` had these `sums`."""
         flips = self.found
         if flips.loss_sums:
@@ -111,9 +110,7 @@ class FlipSearch:
             if sums[best] > before:
                 flips.tokens, flips.skip = tried[best], 0
             else:
-                flips.skip += len(candidates)
-            correlation = rank_correlation(candidates.estimates, [loss - before for loss in sums])
-            flips.rank_correlations += [] if correlation is None else [correlation]
+                flips.skip += len(tried)
             sums = [max(before, sums[best])]
         flips.loss_sums += sums
         done, rounds = len(flips.loss_sums) - 1, self.attack.rounds_on_a_text
@@ -136,7 +133,7 @@ def advance(searches: Sequence[FlipSearch]) -> None:
     gradient_of = {id(own): gradient_LD for own, gradient_LD in zip(steered, gradients, strict=True)}
     candidates = [own.candidates(gradient_of.get(id(own))) for own in searches]
     tried = [
-        [replaced(own.found.tokens, *each) for each in some.replacements] or [own.text]
+        [replaced(own.found.tokens, *each) for each in some] or [own.text]
         for own, some in zip(searches, candidates, strict=True)
     ]
     scored = [own.scored_L for own, variants in zip(searches, tried, strict=True) for _ in variants]
@@ -145,10 +142,10 @@ def advance(searches: Sequence[FlipSearch]) -> None:
     else:
         losses = victim.losses([[]] * len(scored), [variant for variants in tried for variant in variants], scored)
     sums = iter(loss_N.sum().item() for loss_N in losses)
-    for own, some, variants in zip(searches, candidates, tried, strict=True):
+    for own, variants in zip(searches, tried, strict=True):
         own.found.count.forward_sequences += len(variants) + (id(own) in gradient_of)
         own.found.count.backward_sequences += id(own) in gradient_of
-        own.choose(some, variants, list(itertools.islice(sums, len(variants))))
+        own.choose(variants, list(itertools.islice(sums, len(variants))))
 
 
 def random_flips(text: Sequence[int], usable_V: torch.Tensor, attack: FlipAttack, seed: int) -> list[Sequence[int]]:
@@ -161,7 +158,7 @@ def random_flips(text: Sequence[int], usable_V: torch.Tensor, attack: FlipAttack
         chance = np.random.default_rng([seed, CONTROL, draw, *_seed_of(text)])
         tokens: Sequence[int] = text
         for position in chance.permutation(writable)[: flips_of(text, attack)].tolist():
-            ((_, token),) = blind([text[position]], [position], usable_V, 1, chance).replacements
+            ((_, token),) = blind([text[position]], [position], usable_V, 1, chance)
             tokens = replaced(tokens, position, token)
         drawn.append(tokens)
     return drawn

@@ -110,7 +110,6 @@ class _Attacker:
             "flips": len(positions),
             "round_trips": round_trips(self.tokenizer, flips.tokens),
             "search_losses_sum_nats": flips.loss_sums,
-            "rank_correlations": flips.rank_correlations,
             "forward_sequences": flips.count.forward_sequences,
             "backward_sequences": flips.count.backward_sequences,
             "blind_forward_sequences": blindly.count.forward_sequences,

@@ -3,17 +3,14 @@ text."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
-
 from storage.records import Rows, read_records
 from tasks.attacks.checks import require_attacks, require_transfer
 from tasks.attacks.configuration import BACKWARD_FORWARDS, FlipAttack, TriggerAttack
-from tasks.attacks.results import SEARCHES, Cost, SearchPoint, Transfers, Trigger, UatResult
+from tasks.attacks.results import SEARCHES, Cost, Transfers, Trigger, UatResult
 from tasks.attacks.stages import JUDGED, SEARCHED
 from tasks.attacks.strongest import Tried, increases_of
 from tasks.findings.gates import Gate, same
@@ -27,40 +24,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Searched:
-    """What the searches on one model came to: cost, curve and rank correlation of the one by gradients, and the
-    triggers of both, by search, where one trigger attacks all texts."""
+    """Cost of the searches on one model, and the triggers of both, by search, where one trigger attacks all texts."""
 
     attack: TriggerAttack | FlipAttack
     cost: Cost
-    curve: list[SearchPoint]
-    rank_correlation: float | None
     triggers: dict[str, Trigger] = field(default_factory=dict)
 
     @classmethod
-    def of_triggers(
-        cls, result: UatResult, attack: TriggerAttack, documents: int, tokenizer: PreTrainedTokenizerBase
-    ) -> Self:
-        curve = [
-            SearchPoint(forward_sequences=attack.forwards_after(step, documents), loss_nats_per_token=loss)
-            for step, loss in enumerate(result.gradient.curve, 1)
-        ]
+    def of_triggers(cls, result: UatResult, attack: TriggerAttack, tokenizer: PreTrainedTokenizerBase) -> Self:
         ids = {search: getattr(result, search).best.trigger_ids for search in SEARCHES}
         triggers = {
             search: Trigger(trigger_ids=own, trigger_text=text_of(tokenizer, own)) for search, own in ids.items()
         }
-        return cls(attack, result.cost, curve, result.rank_correlation, triggers)
+        return cls(attack, result.cost, triggers)
 
     @classmethod
     def of_flips(cls, rows: Rows, attack: FlipAttack) -> Self:
-        cost = Cost(**{name: sum(row[name] for row in rows) for name in Cost.model_fields})
-        tokens = sum(row["tokens_scored"] for row in rows)
-        sums = np.array([row["search_losses_sum_nats"] for row in rows]).sum(axis=0)
-        curve = [
-            SearchPoint(forward_sequences=attack.forwards_after(rounds), loss_nats_per_token=increase)
-            for rounds, increase in enumerate(((sums - sums[0]) / tokens).tolist())
-        ]
-        correlations = [value for row in rows for value in row["rank_correlations"]]
-        return cls(attack, cost, curve, statistics.median(correlations) if correlations else None)
+        return cls(attack, Cost(**{name: sum(row[name] for row in rows) for name in Cost.model_fields}))
 
 
 @dataclass(frozen=True)
@@ -100,9 +80,7 @@ class ReadAttacks:
             "hotflip": Tried.of("hotflip", own["hotflip"], rows),
         }
         tokenizer = tokenizer_of(text)
-        of_triggers = {
-            model: Searched.of_triggers(of_model, uat, len(searched), tokenizer) for model, of_model in results.items()
-        }
+        of_triggers = {model: Searched.of_triggers(of_model, uat, tokenizer) for model, of_model in results.items()}
         of_flips = {model: Searched.of_flips(of_model, hotflip) for model, of_model in own["hotflip"].items()}
         gates = [
             _spent("uat", of_triggers, len(searched)),

@@ -19,16 +19,6 @@ SEARCHES = {"gradient": "", "blind": "blind_"}
 """Search -> how its columns begin in the record of an attack."""
 
 
-class SearchPoint(Result):
-    """How far a search had come after so many forwards: the highest loss until then, on what it searched.
-
-    A backward counts as two forwards (`tasks.attacks.scoring`), so that searches with and without gradients compare.
-    """
-
-    forward_sequences: int
-    loss_nats_per_token: float
-
-
 class Restart(Result):
     """One restart of the search for a trigger; the loss is that of all search documents behind the trigger."""
 
@@ -37,15 +27,13 @@ class Restart(Result):
 
 
 class TriggerSearched(Result):
-    """One search for a trigger: its restarts, what it cost, and how it came there.
+    """One search for a trigger: its restarts, and what it cost.
 
-    `curve` has the highest loss so far after every iteration: the increase on the iteration's texts on top of the clean
-    loss of all. `budgets`: share of the whole budget -> the trigger that it had led to.
+    `budgets`: share of the whole budget -> the trigger that it had led to.
     """
 
     search_loss_clean_nats_per_token: float
     restarts: list[Restart]
-    curve: list[float]
     budgets: dict[str, list[int]]
     forward_sequences: int
     backward_sequences: int
@@ -82,14 +70,10 @@ class UatResult(Result):
 
     The blind search is the query-only attack: it asks for losses and nothing else, and spends
     gradient.forward_sequences + 2 x gradient.backward_sequences forwards, exactly.
-
-    `rank_correlation` is Spearman's, of the gradient's estimate and the exact effect over the candidates that were
-    tried, median over the iterations; None where it is not defined.
     """
 
     gradient: TriggerSearched
     blind: TriggerSearched
-    rank_correlation: float | None
 
     @property
     def cost(self) -> Cost:
@@ -124,8 +108,7 @@ class Findings(Result):
     """Effect of one attack on each model, the differences between models, and its cost.
 
     Effects are those of the strongest attack on the model; `attacked_by`: for whom it was found -> documents;
-    differences are means over the searches, by the strongest attack of each; `at_equal_loss_alone`: by the gradient
-    search on each model alone. Triggers are those of uat.
+    differences are means over the searches, by the strongest attack of each. Triggers are those of uat.
     """
 
     split: str
@@ -135,10 +118,7 @@ class Findings(Result):
     effects: dict[str, Effect]
     differences: list[EffectDifference]
     at_equal_loss: list[MatchedDifference]
-    at_equal_loss_alone: list[MatchedDifference]
-    rank_correlation: dict[str, float | None]
     costs: dict[str, Cost]
-    curves: dict[str, list[SearchPoint]]
     triggers: dict[str, Trigger] = Field(default_factory=dict)
     blind_triggers: dict[str, Trigger] = Field(default_factory=dict)
 
@@ -161,10 +141,6 @@ class Findings(Result):
             for model, effect in self.effects.items()
         }
         return {model: gap for model, gap in gaps.items() if gap >= margin}
-
-    @property
-    def negative_ranks(self) -> dict[str, float]:
-        return {model: rank for model, rank in self.rank_correlation.items() if rank is not None and rank < 0}
 
     @property
     def like_random(self) -> list[str]:

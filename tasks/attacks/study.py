@@ -97,10 +97,6 @@ class AttackStudy(LanguageStudy):
                 "snapshots are shares of a training whose length is known, and with "
                 "model.pretraining.patience_validations it is not: leave one of them out"
             )
-        if self.primary.measure == "increase_at_equal_loss" and not self.snapshots:
-            raise ValueError(
-                "primary.measure increase_at_equal_loss needs the baseline on its way: give snapshots, such as [0.5]"
-            )
         return self
 
     @model_validator(mode="after")

@@ -85,16 +85,11 @@ def sweep_attacks(
 
 
 def _answer(cells: Sequence[Cell], level: float) -> PrimaryAnswer:
-    """The primary comparison over the cells; not answered where in one of them it could not be.
-
-    Only the increase itself is compared over cells: at equal clean loss each cell has a line of training of its own.
-    """
+    """The primary comparison over the cells; not answered where in one of them it could not be."""
     answers = [cell.results.primary for cell in cells]
     asked = answers[0].primary
     judged: dict[str, Any] = {"primary": asked, "documents": answers[0].documents, "sources": answers[0].sources}
     unanswered = [each.unanswered for each in answers if each.unanswered]
-    if asked.measure != "increase":
-        unanswered += ["over cells the measure increase is compared; at equal clean loss see the report of each cell"]
     if unanswered:
         return PrimaryAnswer(**judged, difference=None, answer=None, from_placebos={}, unanswered=unanswered[0])
 
@@ -165,7 +160,6 @@ def answered_over_cells(results: AttackSweepResults, cells: Mapping[str, AttackR
     """Basis of the answer; a way that a cell does not know lacks too, and so does a placebo that lives in some
     cells and not in all, which was not compared."""
     living = {arm for cell in cells.values() for arm, facts in cell.arms.items() if not facts.dead}
-    by_increase = results.primary.primary.measure == "increase"
     compared = results.primary.from_placebos.keys()
     one_base = len({cell.provenance["base"].fingerprint for cell in cells.values()}) == 1
     first = next(iter(cells.values()))
@@ -174,7 +168,7 @@ def answered_over_cells(results: AttackSweepResults, cells: Mapping[str, AttackR
         {way: results.primary_in_other_ways.get(way) for way in in_other_ways(first.primary, first.attacks)},
         f"{len(cells)} trainings of each",
         "all of them train from one base model" if one_base else "",
-        [arm for arm in placebos([*first.arms]) if by_increase and arm in living - compared],
+        [arm for arm in placebos([*first.arms]) if arm in living - compared],
         ", by Student's t over cells alone",
     )
 

@@ -8,14 +8,13 @@ much, and is the same otherwise: it is what an attacker does who can only ask fo
 to be worth anything.
 """
 
-import statistics
 from collections.abc import Sequence
 from typing import TypedDict
 
 import numpy as np
 import torch
 
-from tasks.attacks.candidates import Candidates, blind, by_gradient, rank_correlation
+from tasks.attacks.candidates import Replacements, blind, by_gradient, by_position
 from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack, steps_after
 from tasks.attacks.scoring import Tokens, Victim, replaced, targets
 from tasks.training.order import example_at
@@ -38,9 +37,7 @@ class SearchState(TypedDict, total=False):
     iteration: int
     trigger: list[int]
     skip: int
-    curve: list[dict[str, float]]
     budgets: dict[str, list[int]]
-    rank_correlations: list[float]
     count: dict[str, int]
 
 
@@ -67,8 +64,7 @@ class TriggerSearch:
         self.victim, self.texts, self.usable_V, self.attack, self.seed = victim, texts, usable_V, attack, seed
         self.with_gradient = with_gradient
         self.tokens = np.array([len(targets(text)) for text in texts])
-        self.clean = _sums(victim, [[]] * len(texts), texts)
-        self.state = state or {"restarts": [], **self._restart(0), "curve": [], "budgets": {}, "rank_correlations": []}
+        self.state = state or {"restarts": [], **self._restart(0), "budgets": {}}
         for name, value in self.state.get("count", {}).items():
             setattr(victim.count, name, value)
 
@@ -82,7 +78,7 @@ class TriggerSearch:
         done = len(self.state["restarts"]) * self.attack.iterations + self.state["iteration"]
         for share in BUDGET_SHARES:
             if steps_after(share, total) == done:
-                self.state["budgets"][f"{share:g}"] = self._found()
+                self.state["budgets"][f"{share:g}"] = self.trigger
         self._improve(done)
         self.state["iteration"] += 1
         if self.state["iteration"] == self.attack.iterations:
@@ -95,7 +91,7 @@ class TriggerSearch:
             self.state |= self._restart(len(self.state["restarts"]))
             if self.finished:
                 ends = (f"{share:g}" for share in BUDGET_SHARES if steps_after(share, total) == total)
-                self.state["budgets"] |= dict.fromkeys(ends, self._found())
+                self.state["budgets"] |= dict.fromkeys(ends, self.trigger)
         self.state["count"] = vars(self.victim.count).copy()
 
     def best(self) -> Ended:
@@ -103,63 +99,39 @@ class TriggerSearch:
         return max(self.state["restarts"], key=lambda restart: restart["search_loss_nats_per_token"])
 
     @property
-    def rank_correlation(self) -> float | None:
-        """Rank correlation of estimate and exact effect, median over the iterations; None without gradient."""
-        return statistics.median(self.state["rank_correlations"]) if self.state["rank_correlations"] else None
-
-    def _found(self) -> list[int]:
+    def trigger(self) -> list[int]:
         """Answer of the search if it ended here: it knows the loss on all texts of ended restarts only."""
         return self.best()["trigger_ids"] if self.state["restarts"] else self.state["trigger"]
 
     def _improve(self, done: int) -> None:
         """Puts into the trigger, at every position, what most raises the loss of this iteration's texts."""
-        before, chosen = self.state["trigger"], self._batch(done)
-        batch = [self.texts[i] for i in chosen]
+        before, batch = self.state["trigger"], [self.texts[i] for i in self._batch(done)]
         candidates = self._candidates(before, batch, done)
-        trigger, loss, effects = self._best_of_each_position(before, candidates, batch)
+        trigger = self._best_of_each_position(before, candidates, batch)
         if trigger != before:
             self.state |= {"trigger": trigger, "skip": 0}
         elif len(batch) == len(self.texts):
             # the next iteration would rank alike: it tries those that come after these (other texts rank anew)
             self.state["skip"] += len(candidates)
-        correlation = rank_correlation(candidates.estimates, effects)
-        self.state["rank_correlations"] += [] if correlation is None else [correlation]
-        self._follow(loss, chosen)
 
     def _best_of_each_position(
-        self, trigger: list[int], candidates: Candidates, batch: list[Sequence[int]]
-    ) -> tuple[list[int], float, list[float]]:
-        """The trigger and its loss after the best of each position was kept, position after position.
-
-        And the effect of every candidate, on the trigger in which it was tried.
-        """
-        loss, effects = self._losses([trigger], batch)[0], [0.0] * len(candidates)
-        for numbers in candidates.by_position():
-            tried = [list(replaced(trigger, *candidates.replacements[number])) for number in numbers]
+        self, trigger: list[int], candidates: Replacements, batch: list[Sequence[int]]
+    ) -> list[int]:
+        """The trigger after the best of each position was kept, position after position."""
+        loss = self._losses([trigger], batch)[0]
+        for at_position in by_position(candidates):
+            tried = [list(replaced(trigger, *each)) for each in at_position]
             losses = self._losses(tried, batch)
-            for number, own in zip(numbers, losses, strict=True):
-                effects[number] = own - loss
             if max(losses) > loss:
                 trigger, loss = tried[losses.index(max(losses))], max(losses)
-        return trigger, loss, effects
+        return trigger
 
     def _losses(self, triggers: list[list[int]], batch: list[Sequence[int]]) -> list[float]:
         """Loss of all these texts behind each trigger, in nats."""
         sums = _sums(self.victim, [trigger for trigger in triggers for _ in batch], batch * len(triggers))
         return sums.reshape(len(triggers), len(batch)).sum(axis=1).tolist()
 
-    def _follow(self, attacked: float, chosen: list[int]) -> None:
-        """Adds a point to the curve: the increase on this iteration's texts, on top of the clean loss of all texts.
-
-        Iterations read different texts: their clean losses differ by more than a token of the trigger does.
-        """
-        increase = (attacked - self.clean[chosen].sum()) / self.tokens[chosen].sum()
-        now = float(self.clean.sum() / self.tokens.sum() + increase)
-        before = self.state["curve"][-1]["loss_nats_per_token"] if self.state["curve"] else now
-        point = {"forward_sequences": self.victim.count.as_forwards, "loss_nats_per_token": max(before, now)}
-        self.state["curve"].append(point)
-
-    def _candidates(self, trigger: list[int], batch: list[Sequence[int]], done: int) -> Candidates:
+    def _candidates(self, trigger: list[int], batch: list[Sequence[int]], done: int) -> Replacements:
         positions = range(len(trigger))
         if not self.with_gradient:
             chance = np.random.default_rng([self.seed, DRAWS, done])

@@ -52,7 +52,7 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
         parts = [judged[first : first + DOCUMENTS_IN_A_PART] for first in range(0, len(judged), DOCUMENTS_IN_A_PART)]
         keys = run.each(parts, lambda part: _rows(config.model, judge, part, *pair, controls), "parts", "judging")
     run.merge_records(keys, KEY_COLUMNS)
-    return UatResult(**triggers, rank_correlation=searches["gradient"].rank_correlation)
+    return UatResult(**triggers)
 
 
 def _searched(search: TriggerSearch, clean: float) -> TriggerSearched:
@@ -60,7 +60,6 @@ def _searched(search: TriggerSearch, clean: float) -> TriggerSearched:
     return TriggerSearched(
         search_loss_clean_nats_per_token=clean,
         restarts=[Restart.model_validate(restart) for restart in state["restarts"]],
-        curve=[point["loss_nats_per_token"] for point in state["curve"]],
         budgets=state["budgets"],
         **state["count"],
     )

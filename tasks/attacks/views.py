@@ -39,7 +39,7 @@ def comparison_table(results: AttackResults, answered: Answered) -> Table:
     if results.attacks[asked.attack].one_for_all:
         how = "of Student's t, over searches and sources"
     return Table(
-        f"The primary comparison ({asked.attack}, {asked.measure.replace('_', ' ')}), nats per token; margin "
+        f"The primary comparison ({asked.attack}, increase), nats per token; margin "
         f"{asked.margin_nats_per_token:g}. Below it the same against every placebo whose layers live, and in other "
         f"ways. p {how}, for one comparison (adjusted: final_results.json); where there is none, nothing was tested, "
         f"and the interval stands for itself alone. Last, {COULD_SHOW}.",
@@ -132,17 +132,15 @@ def _known_of(findings: Findings) -> str:
 def equal_loss_table(results: AttackResults) -> Table:
     rows, run = [], results.run_of("transfer")
     for attack, findings in results.attacks.items():
-        for row, alone in zip(findings.at_equal_loss, findings.at_equal_loss_alone, strict=True):
+        for row in findings.at_equal_loss:
             between = " and ".join(row.between) if row.covered else f"beyond {row.between[0]}"
-            differences = value_and_span(row.increase_nats_per_token, NATS)
-            differences += value_and_span(alone.increase_nats_per_token, NATS)
-            rows.append([attack, row.model, LOSS(row.clean_loss_nats_per_token), between, *differences, run])
+            difference = value_and_span(row.increase_nats_per_token, NATS)
+            rows.append([attack, row.model, LOSS(row.clean_loss_nats_per_token), between, *difference, run])
     return Table(
         "At equal clean loss: what the attack adds to each arm, less what it adds to the unconstrained model at the "
         "same clean loss, read off the line between two moments of its training (snapshots, base, baseline), in nats "
-        "per token, not tested; last, with the search on each model alone. Where the two disagree, the difference is "
-        "one between searches. Every loss that this is made from stands in the run's records.",
-        ["attack", "arm", "clean", "between", "difference", "interval", "own search", "interval", "run"],
+        "per token, not tested. Every loss that this is made from stands in the run's records.",
+        ["attack", "arm", "clean", "between", "difference", "interval", "run"],
         rows,
     )
 

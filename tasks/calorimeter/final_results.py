@@ -46,7 +46,7 @@ FILLS = {arm: (arm, "mae") for arm in stages.INPAINTERS} | {NEIGHBOURS: ("finetu
 
 ORIGINS = Origins(
     computed={
-        **dict.fromkeys(("seeds.*", "confidence_level", "min_seeds", "reason_for_more"), "stage.json"),
+        **dict.fromkeys(("seeds.*", "confidence_level", "min_seeds"), "stage.json"),
         "events": "the events of validation",
         **dict.fromkeys(("regressors.*", "missed.*", "worst.*"), "records of the regressors"),
         **dict.fromkeys(("pretraining.*", "inpainter.*", "filled.*"), "records of calorimeter-judge"),
@@ -86,7 +86,6 @@ class FinalResults(StudyResults):
     confidence_level: float
     min_seeds: int
     events: int
-    reason_for_more: str | None
     repeated: dict[str, int] = Field(default_factory=dict)
 
 
@@ -129,7 +128,6 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         differences=compared({SCORE: missed[SCORE], **filled.values()}, partial(filled.over, level), config),
         events=events["validation"],
         repeated=stages.ShowersResult.read(inputs["data"]).repeated,
-        reason_for_more=config.limits.reason_for_more,
         confidence_level=level,
         min_seeds=config.min_seeds,
     )

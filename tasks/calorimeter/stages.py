@@ -147,7 +147,7 @@ class LookConfig(OfStudy):
     numerics: ClassVar = Numerics()
 
     scaling: Scaling
-    max_absolute_z: float | None = scientific(description="How large light may be, normalised; empty: as it is.")
+    max_absolute_z: float = scientific(description="How large light may be, normalised.")
 
 
 class FitConfig(OfStudy):
@@ -192,7 +192,6 @@ class EndConfig(OfStudy):
     """calorimeter-audit: recorded numbers again, by a plain path. calorimeter-report: statistics, tables and report."""
 
     seeds: list[int]
-    limits: InputLimits
     audit: Audit
     confidence_level: float
     min_seeds: int

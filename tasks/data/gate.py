@@ -9,24 +9,22 @@ from tasks.data.normaliser import Normaliser
 from tasks.data.statistics import Column
 
 
-def require_inputs(columns: Sequence[Column], normaliser: Normaliser, max_absolute_z: float | None) -> None:
+def require_inputs(columns: Sequence[Column], normaliser: Normaliser, max_absolute_z: float) -> None:
     """CheckFailed names every column that is not finite, is constant (in fp32 too), or is too large after `normaliser`.
 
-    `columns` are those of the raw values of train. Without a limit values may be as large as they are.
+    `columns` are those of the raw values of train.
     """
-    faults = [fault for column in columns for fault in _faults(column, normaliser, max_absolute_z)]
-    if faults:
-        allowed = "" if max_absolute_z is None else f" and within +-{max_absolute_z:g}"
+    if faults := [fault for column in columns for fault in _faults(column, normaliser, max_absolute_z)]:
         raise CheckFailed(
             "inputs are fit to train on",
             "; ".join(faults),
-            f"every column finite, not constant{allowed} after normalising",
-            "Repair or leave out what is constant or not finite, and normalise what is too large; or raise "
-            "limits.max_absolute_z, or say in limits.reason_for_more why inputs may be as large as they are",
+            f"every column finite, not constant and within +-{max_absolute_z:g} after normalising",
+            "Repair or leave out what is constant or not finite, and normalise what is too large, or raise "
+            "limits.max_absolute_z",
         )
 
 
-def _faults(column: Column, normaliser: Normaliser, max_absolute_z: float | None) -> Iterator[str]:
+def _faults(column: Column, normaliser: Normaliser, max_absolute_z: float) -> Iterator[str]:
     if column.not_finite or column.minimum is None or column.maximum is None:
         yield f"{column.name}: {column.not_finite:,} of {column.count:,} values are not finite"
         return
@@ -40,9 +38,8 @@ def _faults(column: Column, normaliser: Normaliser, max_absolute_z: float | None
     low, high = ends(column, normaliser)
     if not -float("inf") < low <= high < float("inf"):
         yield f"{column.name}: {column.minimum:g} to {column.maximum:g} has no finite value after normalising"
-    elif max_absolute_z is not None and max(-low, high) > max_absolute_z:
-        beyond = "as they are" if normaliser.raw else f"{low:.4g} to {high:.4g} after normalising"
-        yield f"{column.name}: {column.minimum:g} to {column.maximum:g}, {beyond}"
+    elif max(-low, high) > max_absolute_z:
+        yield f"{column.name}: {column.minimum:g} to {column.maximum:g}, {low:.4g} to {high:.4g} after normalising"
 
 
 def ends(column: Column, normaliser: Normaliser) -> tuple[float, float]:

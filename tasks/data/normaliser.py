@@ -57,10 +57,6 @@ class Normaliser(Result):
         """sha256 of what it does: two that are equal here give the same inputs."""
         return durable.sha256_json(self.model_dump(mode="json"))
 
-    @property
-    def raw(self) -> bool:
-        return self == Normaliser.none([step.name for step in self.steps])
-
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
         """The normalised values, fp32 [..., columns] as given. ValueError for another number of columns."""
         if values.shape[-1] != len(self.steps):

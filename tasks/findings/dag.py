@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -20,20 +20,11 @@ class Node:
     cell: str
     path: Path
     inputs: tuple[str, ...]
-    note: str = ""
-    """A fact to show beside it, such as how long it took."""
-    runs: int = 1
-    """The number of runs that it stands for."""
     numerics: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
         return f"{self.stage} ({self.cell})" if self.cell else self.stage
-
-    @property
-    def lines(self) -> list[str]:
-        name = f"{self.runs} runs" if self.runs > 1 else self.path.name
-        return [self.stage, *filter(None, [self.cell]), " · ".join(filter(None, [name, self.note]))]
 
 
 @dataclass
@@ -65,7 +56,3 @@ class Dag:
             tuple(source.path.name for source in inputs),
             numerics=stage.get("numerics", {}),
         )
-
-    def with_notes(self, notes: Mapping[str, str]) -> Dag:
-        """The same runs with a note in each box, by the name of the run."""
-        return Dag({name: replace(node, note=notes.get(name, "")) for name, node in self.nodes.items()})

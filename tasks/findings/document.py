@@ -17,15 +17,11 @@ COLUMNS = 78
 
 @dataclass(frozen=True)
 class Figure:
-    """An SVG element that `tasks.findings.figures` made, and what it shows; a wide one keeps its size and scrolls.
-
-    It is published as `figures/<name>.svg`.
-    """
+    """An SVG element that `tasks.findings.figures` made, and what it shows; published as `figures/<name>.svg`."""
 
     name: str
     svg: str
     caption: str
-    wide: bool = False
 
 
 Piece = tuple[str, bool]

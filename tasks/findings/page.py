@@ -70,11 +70,7 @@ TEMPLATE = """<!doctype html>
 {%- if section.points %}
 <ul>{% for point in section.points %}<li>{{ point | strong }}</li>{% endfor %}</ul>
 {%- endif %}
-{%- for figure in section.figures if figure.wide %}
-<figure class="wide"><div class="scroll" tabindex="0" role="region" aria-label="{{ figure.caption }}">
-{{- figure.svg | svg }}</div><figcaption>{{ figure.caption }}</figcaption></figure>
-{%- endfor %}
-{%- for figure in section.figures if not figure.wide %}
+{%- for figure in section.figures %}
 {%- if loop.first %}
 <div class="figures">
 {%- endif %}

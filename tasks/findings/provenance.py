@@ -10,14 +10,11 @@ from pydantic import JsonValue
 from storage import attempts, durable
 from tasks.findings.again import reproduction
 from tasks.findings.dag import Dag
-from tasks.findings.dag_figure import dag_figure
 from tasks.findings.document import Folded, Section
 from tasks.findings.table import Link, Table
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput, StageRun
 
-ATTEMPTS = "attempts.html"
-"""The page beside a report with what clocks and machines said."""
 ROOT_OF_RUNS = "../../.."
 """The root of all runs, seen from a run directory."""
 SHOWN_FILES = 20
@@ -62,8 +59,8 @@ def run_directories(stages: Mapping[str, StageInput], root: Path) -> dict[str, s
 
 
 def beside(published: Iterable[str]) -> list[Link]:
-    """Links to the files that lie beside a report, and to the page of its attempts."""
-    return [Link(name, name) for name in (*published, "final_results.json", ATTEMPTS)]
+    """Links to the files that lie beside a report."""
+    return [Link(name, name) for name in (*published, "final_results.json")]
 
 
 def run_name(directory: str) -> str:
@@ -72,10 +69,11 @@ def run_name(directory: str) -> str:
 
 
 def provenance_section(run: StageRun, stages: Mapping[str, StageInput], dag: Dag) -> Section:
-    """The origin of every number: the picture of the stages, how they are made again, what they read and wrote."""
+    """The origin of every number: the runs, what each read and wrote, and how they are made again."""
     runs, origins, sources = run_directories(stages, run.run.root), provenance(stages), _recorded(stages, "source")
     tables = [
         _stage_table(runs, origins, sources),
+        _reading_table(dag),
         _own_table(sources),
         _external_table(origins),
         _table_by_value(
@@ -95,10 +93,8 @@ def provenance_section(run: StageRun, stages: Mapping[str, StageInput], dag: Dag
         texts=[
             "A row of numbers that came from one run ends with the name of its directory. Before anything was "
             "computed, every byte of these runs was hashed and compared with its marker. When and where "
-            f"each stage worked, how long, and in how many attempts, stands in {ATTEMPTS}: these are no results, "
-            "and differ between runs that give the same."
+            "a run worked, how long, and in how many attempts, is no result: `ratchet show RUN` says it."
         ],
-        figures=[dag_figure(dag)],
         tables=[table for table in tables if table.rows],
         details=[
             *reproduction(run.run, dag),
@@ -121,6 +117,14 @@ def _stage_table(
         ["stage", "run directory", "version", "outputs digest", "Ratchet's commit", "its uncommitted changes"],
         rows,
         ids=[f"run-{run_name(directory)}" for directory in runs.values()],
+    )
+
+
+def _reading_table(dag: Dag) -> Table:
+    return Table(
+        "Every run, and those that it read, as it wrote down before it began.",
+        ["stage", "run", "read"],
+        [[node.label, name, ", ".join(node.inputs) or "-"] for name, node in dag.nodes.items()],
     )
 
 

@@ -10,7 +10,6 @@ from pydantic import Field
 
 from storage import durable
 from storage.lineage import Lineages
-from tasks.findings.attempts_page import publish_attempts
 from tasks.findings.dag import Dag
 from tasks.findings.document import Document, plain
 from tasks.findings.page import html_page
@@ -23,8 +22,7 @@ from tasks.training.unlearned import unlearned
 SUMMARY = "experiment_summary.txt"
 BESIDE_SUMMARY = (
     "Beside this file: report.html (opens in any browser, needs no network: every table and figure, and the run "
-    "directory of each number), attempts.html (when and where each stage ran), table.md, figures/, and "
-    "final_results.json with every number."
+    "directory of each number), table.md, figures/, and final_results.json with every number."
 )
 
 
@@ -54,8 +52,8 @@ def publish_report(
     """Writes the report in every form, with where its numbers come from at its end: see `publish`.
 
     `report.html`, `table.md`, `experiment_summary.txt`, `figures/` and `final_results.json` are functions of `inputs`,
-    the stages that were read, by name; `attempts.html` is not, and no output. For whoever computes with them `tables`
-    are rows, each written as `<name>.parquet`, and `texts` files by name.
+    the stages that were read, by name. For whoever computes with them `tables` are rows, each written as
+    `<name>.parquet`, and `texts` files by name.
     """
     if isinstance(results, dict) and (nothing := unlearned(Lineages().of(run.run).runs())):
         document = replace(document, not_shown=[*document.not_shown, f"**{nothing}.**"])
@@ -71,7 +69,6 @@ def publish_report(
         "report.html": html_page(document, beside(files), folded=True),
         **(texts or {}),
     }
-    publish_attempts(run, dag)
     figures = {figure.name: figure.svg for figure in document.figures}
     published = publish(run, results, contents, figures, document.headline)
     answer = [plain(text) for text in (document.verdict, *document.numbers) if text]

@@ -73,8 +73,7 @@ figure svg { width: 100%; max-width: 30rem; height: auto; display: block; }
 .answer svg { max-width: 42rem; }
 .answer figcaption { max-width: 46rem; }
 figcaption { color: var(--faint); font-size: .9rem; max-width: 30rem; margin-top: .25rem; }
-.wide svg { width: auto; max-width: none; }
-.wide figcaption, .excerpt figcaption { max-width: 46rem; }
+.excerpt figcaption { max-width: 46rem; }
 .excerpts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 36rem), 1fr)); gap: 0 2.5rem; }
 .excerpt dl { margin: .35rem 0 0; padding: .5rem .75rem; background: var(--side); font-size: .85rem; }
 .excerpt dt { color: var(--faint); }

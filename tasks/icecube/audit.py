@@ -4,7 +4,6 @@ Neither the reader of events nor the maker of batches is used: pulses come out o
 That a trial failed, and what is looked at beside angles, is asked of the kept weights by the stages' own code.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -71,9 +70,8 @@ def _files(events: StageInput, folder: Path) -> Asked[dict[str, Any]]:
     ids = pq.read_table(folder / META, columns=["batch_id"])["batch_id"].to_numpy()
 
     def again(row: dict[str, Any]) -> Iterator[Again]:
-        batch_id, skipped = row["batch_id"], json.loads(row.get("skipped", "{}"))
-        there = int((ids == batch_id).sum())
-        yield Again(f"the events of file {batch_id}", row["events"] + sum(map(len, skipped.values())), there)
+        batch_id, there = row["batch_id"], int((ids == row["batch_id"]).sum())
+        yield Again(f"the events of file {batch_id}", row["events"], there)
         there = pq.read_metadata(batch_file(folder, batch_id)).num_rows
         yield Again(f"the pulses of file {batch_id}", row["pulses"], there)
 
@@ -82,12 +80,10 @@ def _files(events: StageInput, folder: Path) -> Asked[dict[str, Any]]:
 
 
 def _events(folder: Path, facts: SplitFacts) -> dict[Key, dict[str, Any]]:
-    """The events of validation by id and file: the first ones of its files, without those that were left out."""
+    """The events of validation by id and file: the first ones of its files."""
     table = pq.read_table(folder / META, filters=[("batch_id", "in", facts.batches)])
     rows = table.sort_by([("batch_id", "ascending"), ("first_pulse_index", "ascending")]).to_pylist()
-    left_out = set(facts.left_out)
-    kept = [row for row in rows if row["event_id"] not in left_out]
-    return {(row["event_id"], row["batch_id"]): row for row in kept[: facts.events]}
+    return {(row["event_id"], row["batch_id"]): row for row in rows[: facts.events]}
 
 
 def _constant(recorded: Constant, meta: Meta) -> Asked[float]:

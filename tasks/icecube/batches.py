@@ -3,7 +3,7 @@ network that gives an event's direction, and the angle between directions, for a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,6 @@ from tasks.data.normaliser import Normaliser
 from tasks.icecube.events import EventFiles, Pulses
 from tasks.training.loader import moved
 
-CHUNK_PULSES = 100_000
 FEATURES = ("time", "charge", "sensor_id", "auxiliary", "x", "y", "z")
 
 
@@ -47,24 +46,6 @@ def raw_features(pulses: Pulses, places: np.ndarray, limit: int) -> np.ndarray:
     sensor = pulses.sensor_id[chosen]
     of_pulse = (pulses.time[chosen], pulses.charge[chosen], sensor, pulses.auxiliary[chosen])
     return np.column_stack([*of_pulse, places[sensor]]).astype(np.float64)
-
-
-def feature_chunks(files: EventFiles, indices: np.ndarray, places: np.ndarray, limit: int) -> Iterator[np.ndarray]:
-    """The raw features of these events, one event after the other: what statistics are made of.
-
-    A chunk has CHUNK_PULSES pulses or a few more, the last one what is left: what a column's statistics cost for each
-    chunk would be paid for every event else.
-    """
-    events: list[np.ndarray] = []
-    pulses = 0
-    for index in indices:
-        events.append(raw_features(files.pulses_of(int(index)), places, limit))
-        pulses += len(events[-1])
-        if pulses >= CHUNK_PULSES:
-            yield np.concatenate(events)
-            events, pulses = [], 0
-    if events:
-        yield np.concatenate(events)
 
 
 @dataclass(frozen=True)

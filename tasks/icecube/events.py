@@ -11,9 +11,9 @@ Indices of pulses count the rows of the event's own batch file, and the last one
 
 import csv
 import io
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 
@@ -36,14 +36,9 @@ def batch_file(folder: Path, batch_id: int) -> Path:
     return folder / BATCHES / f"batch_{batch_id}.parquet"
 
 
-def files_of(folder: Path, batch_ids: Iterable[int]) -> list[Path]:
-    """Every file that is read for these batches."""
-    return [folder / GEOMETRY, folder / META, *(batch_file(folder, batch_id) for batch_id in batch_ids)]
-
-
 def manifest(folder: Path, batch_ids: Iterable[int]) -> dict[str, str]:
     """sha256 of each of these files by its name. BadInput names one that is missing, and says what to do."""
-    files = files_of(folder, batch_ids)
+    files = [folder / GEOMETRY, folder / META, *(batch_file(folder, batch_id) for batch_id in batch_ids)]
     if missing := [file for file in files if not file.is_file()]:
         raise BadInput(
             f"events.folder: there is no file {missing[0]} (of {len(files)} that are read, {len(missing)} are "
@@ -167,23 +162,18 @@ class EventFiles:
         open_files: int,
         max_events: int | None = None,
         digests: Digests = NONE,
-        skipped: Sequence[int] = (),
     ):
         """BadInput where a file cannot be read or is another than in `digests`, or meta names no event of a batch.
 
-        `max_events`: the first ones, without the events `skipped`.
+        `max_events`: the first ones.
         """
-        meta = read_meta(folder, batch_ids, digests)
-        if len(skipped):
-            meta = meta.filter(~np.isin(values(meta, "event_id"), skipped))
-        meta = meta.slice(0, max_events)
+        meta = read_meta(folder, batch_ids, digests).slice(0, max_events)
         self.batch_ids, self.event_ids, self._first, self._last, self.azimuth, self.zenith = (
             meta[field.name].to_numpy().astype(field.type.to_pandas_dtype(), copy=False) for field in EVENTS
         )
         self.sizes = np.unique(self.batch_ids, return_counts=True)[1].tolist()
         """Events of each file, in the order in which they are counted."""
-        self._folder, self._open_files, self._digests = folder, open_files, digests
-        self._open: OrderedDict[int, Pulses] = OrderedDict()
+        self._file = lru_cache(open_files)(lambda batch_id: read_pulses(folder, batch_id, digests))
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -191,15 +181,7 @@ class EventFiles:
 
     def pulses_of(self, index: int) -> Pulses:
         """The pulses of one event."""
-        file, here = self._file(int(self.batch_ids[index])), slice(self._first[index], self._last[index] + 1)
-        return Pulses(*(getattr(file, column)[here] for column in Pulses.__dataclass_fields__))
-
-    def _file(self, batch_id: int) -> Pulses:
         with self._lock:  # the others wait: what they ask for is mostly in the same file
-            if batch_id in self._open:
-                self._open.move_to_end(batch_id)
-                return self._open[batch_id]
-            while len(self._open) >= self._open_files:
-                self._open.popitem(last=False)
-            self._open[batch_id] = read_pulses(self._folder, batch_id, self._digests)
-            return self._open[batch_id]
+            file = self._file(int(self.batch_ids[index]))
+        here = slice(self._first[index], self._last[index] + 1)
+        return Pulses(*(getattr(file, column)[here] for column in Pulses.__dataclass_fields__))

@@ -18,10 +18,18 @@ from tasks.data.statistics import Column
 from tasks.findings.final_results import Origins, StudyResults
 from tasks.findings.gates import Gate, at_most, distinct
 from tasks.icecube.batches import FEATURES
-from tasks.icecube.look import normaliser_of, scaled_by
+from tasks.icecube.look import FIXED, NORMALISER
 from tasks.icecube.results import ANGLE, Constant, LookResult, OverfitResult, SplitFacts, TrainResult
-from tasks.icecube.stages import AUDIT_TOLERANCE, LookConfig, OverfitConfig, RatesConfig, TrainConfig, TrialConfig
-from tasks.icecube.study import Inputs, RateLimits, Scaling, Split, Trained
+from tasks.icecube.stages import (
+    AUDIT_TOLERANCE,
+    LookConfig,
+    OverfitConfig,
+    RatesConfig,
+    ReportConfig,
+    TrainConfig,
+    TrialConfig,
+)
+from tasks.icecube.study import Changes, Inputs, RateLimits, Split
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput
 from tasks.training.budget import Budget
@@ -29,26 +37,22 @@ from tasks.training.schedule import Schedule
 from tasks.training.trained import Trained as Course
 from tasks.training.trained import metric_rows
 from tasks.training.trials import findings
-from tasks.training.trials.findings import Ended, Failure, Outputs, RateRow, Recommendation
+from tasks.training.trials.findings import Ended, RateRow, Recommendation
 
 WEIGHTS = "model/model.safetensors"
 SAME = 1e-3
 """By so much of a unit vector predictions may differ however an event comes."""
-RAW: Inputs = "raw"
-NORMALISED: Inputs = "normalised"
 LEARNED_RATIO = 0.9
 """A network that ends above this share of the trivial angle has learned nothing that chance would not show."""
 
-SCALING = (["inputs"], ["batch_norm"])
+SCALING = ({"inputs"}, {"batch_norm"})
 """Changes of a trial that scale its inputs, and change nothing else."""
 
 OF_COURSES = "metrics.jsonl alone tells the course of a training: its steps, validations on the way, gradients"
-OF_ONE_BATCH = "no weights of the one batch are kept"
-OF_RATES = "no weights of the short tries are kept"
 ORIGINS = Origins(
     computed={
-        **dict.fromkeys(("source", "scaling", "raw_inputs_reason", "reason_for_more", "seed"), "stage.json"),
-        **dict.fromkeys(("healed_ratio", "learned_ratio", "rate_steps", "overfit.events"), "stage.json"),
+        **dict.fromkeys(("source", "seed"), "stage.json"),
+        **dict.fromkeys(("healed_ratio", "learned_ratio", "rate_steps"), "stage.json"),
         **dict.fromkeys(("trials.*.changes.*", "trials.*.seed"), "stage.json"),
         "trials.*": "stage.json, records and how the trial ended",
         **dict.fromkeys(("training.learning_rate", "training.rate_because"), "stage.json, or the table of rates"),
@@ -59,42 +63,38 @@ ORIGINS = Origins(
         **dict.fromkeys(("trials.*.validation_angle_degrees", "trials.*.healed"), "angles"),
         **dict.fromkeys(("trials.*.ended", "trials.*.learned_seeds"), "failures"),
         "trivial.*": "trivial angle",
-        **dict.fromkeys(("training.outputs.*", "training.largest_difference"), "outputs of the training"),
+        **dict.fromkeys(("training.model.*",), "outputs of the training"),
     },
     not_asked={
-        **dict.fromkeys(("columns.*", "normalised.*", "gates.1.*"), "they take every pulse of train, read once more"),
-        **dict.fromkeys(("rates.*", "recommended.*", "recommended_because.*"), OF_RATES),
-        **dict.fromkeys(("overfit.after", "overfit.required_degrees", "gates.0.*"), OF_ONE_BATCH),
-        **dict.fromkeys(("training.course.*", "trials.*.gradient_norm_max", "trials.*.validations.*"), OF_COURSES),
-        "trials.*.failure.*": "where it begins depends on the processor: `ratchet replay` makes the step again",
+        **dict.fromkeys(("columns.*", "gates.1.*"), "they take every pulse of train, read once more"),
+        **dict.fromkeys(("rates.*", "recommended.*"), "no weights of the short tries are kept"),
+        **dict.fromkeys(("overfit.*", "gates.0.*"), "no weights of the one batch are kept"),
+        "trials.*.failed": "where it begins depends on the processor",
+        **dict.fromkeys(("training.course.*", "trials.*.gradient_norm_max"), OF_COURSES),
     },
 )
 
 
 class TrialSeed(Result):
-    """One training of a trial. `validation_angle_degrees` is its last validation, None where it failed; a `failure` has
-    the ids of its events as examples."""
+    """One training of a trial. `validation_angle_degrees` is its last validation, None where it `failed`: what was not
+    finite there, and at which step."""
 
-    trained: Trained
-    learning_rate: float
-    warmup_ratio: float
     seed: int
     ended: Ended
     validation_angle_degrees: float | None
-    failure: Failure | None
+    failed: str | None
     gradient_norm_max: float
-    validations: list[list[float]]
 
 
 class TrialFacts(Result):
     """One trial over its seeds; `seed` and `validation_angle_degrees` are of the worst of them.
 
-    `changes`: what it was given otherwise than the training as it was found; the control nothing. `healed`: with every
-    seed it ended at most at healed_ratio of the trivial angle. `learned_seeds`: with so many it came below the trivial
-    angle by the margin that a training must have.
+    `changes`: the keys that it was given otherwise than the training as it was found; the control none. `healed`: with
+    every seed it ended at most at healed_ratio of the trivial angle. `learned_seeds`: with so many it came below the
+    trivial angle by the margin that a training must have.
     """
 
-    changes: list[str]
+    changes: Changes
     seed: int
     validation_angle_degrees: float | None
     healed: bool
@@ -102,20 +102,8 @@ class TrialFacts(Result):
     seeds: dict[str, TrialSeed]
 
     @property
-    def worst(self) -> TrialSeed:
-        return self.seeds[str(self.seed)]
-
-    @property
-    def trained(self) -> Trained:
-        return self.worst.trained
-
-    @property
-    def learned_all(self) -> bool:
-        return self.learned_seeds == len(self.seeds)
-
-    @property
     def scales_inputs(self) -> bool:
-        return self.trained.inputs == NORMALISED or self.trained.batch_norm
+        return bool(self.changes.keys() & {"inputs", "batch_norm"})
 
     @property
     def angles(self) -> list[float]:
@@ -123,50 +111,32 @@ class TrialFacts(Result):
         ends = (trial.validation_angle_degrees for trial in self.seeds.values() if trial.ended == "finished")
         return sorted(angle for angle in ends if angle is not None)
 
-    def count(self, ended: Ended) -> int:
-        """With how many seeds it ended so."""
-        return sum(trial.ended == ended for trial in self.seeds.values())
-
-
-class BatchFacts(Result):
-    """The one batch that was fitted: the mean angle on it at the end, and that which was required."""
-
-    events: int
-    after: float
-    required_degrees: float
-
 
 class Training(Result):
-    """The training. `rate_because` says why the rate was taken; `largest_difference` as of `TrainResult`."""
+    """The training; `rate_because` says why the rate was taken."""
 
     learning_rate: float
     rate_because: str
     mean_degrees: float
     median_degrees: float
-    outputs: Outputs
-    largest_difference: float
+    model: TrainResult
     course: Course
 
 
 class FinalResults(StudyResults):
-    """Everything that the report says, as numbers. `normalised`: the lowest and the highest value of each column."""
+    """Everything that the report says, as numbers."""
 
     source: Literal["generated", "files"]
     splits: dict[Split, SplitFacts]
     columns: list[Column]
-    normalised: dict[str, list[float]]
-    scaling: Scaling
     trivial: Constant
-    raw_inputs_reason: str
-    reason_for_more: str | None
     trials: dict[str, TrialFacts]
     healed_ratio: float
     learned_ratio: float
     rates: dict[Inputs, list[RateRow]]
     rate_steps: int
-    recommended: dict[Inputs, float | None]
-    recommended_because: dict[Inputs, str]
-    overfit: BatchFacts
+    recommended: dict[Inputs, Recommendation]
+    overfit: OverfitResult
     seed: int
     training: Training
 
@@ -188,30 +158,24 @@ class FinalResults(StudyResults):
     def healed(self) -> dict[str, TrialFacts]:
         return {name: trial for name, trial in self.trials.items() if trial.healed}
 
-    def not_healed(self, scaled: bool) -> dict[str, TrialFacts]:
-        """The trials but the one as found, on scaled inputs or on raw ones."""
-        rest = (item for item in self.trials.items() if not item[1].healed and item[1] is not self.control)
-        return {name: trial for name, trial in rest if trial.scales_inputs == scaled}
+    @property
+    def others(self) -> dict[str, TrialFacts]:
+        """The trials but the one as found."""
+        return {name: trial for name, trial in self.trials.items() if trial.changes}
 
     @property
-    def bundles(self) -> list[str]:
-        return [name for name, trial in self.trials.items() if len(trial.changes) > 1]
+    def not_healed(self) -> dict[str, TrialFacts]:
+        return {name: trial for name, trial in self.others.items() if not trial.healed}
 
     @property
     def raw(self) -> dict[str, TrialFacts]:
         """The trials on raw inputs but the one as found."""
-        others = (item for item in self.trials.items() if item[1] is not self.control)
-        return {name: trial for name, trial in others if not trial.scales_inputs}
-
-    @property
-    def learned_raw(self) -> dict[str, TrialFacts]:
-        """The trials on raw inputs that learned with every seed."""
-        return {name: trial for name, trial in self.raw.items() if trial.learned_all}
+        return {name: trial for name, trial in self.others.items() if not trial.scales_inputs}
 
     @property
     def scaling_heals(self) -> bool:
         """Scaling the inputs heals, and nothing else does, each trial against the one as found."""
-        alone = [trial for trial in self.trials.values() if trial.changes in SCALING]
+        alone = [trial for trial in self.trials.values() if {*trial.changes} in SCALING]
         known = bool(self.control and alone and self.raw)
         return known and all(trial.healed for trial in alone) and not self.raw.keys() & self.healed.keys()
 
@@ -259,14 +223,13 @@ def angles_of(stage: StageInput) -> np.ndarray:
 def training_of(inputs: Mapping[str, StageInput], events: Mapping[Split, SplitFacts]) -> Training:
     stage = inputs["trained"]
     budget, because = budget_of(stage.configuration(TrainConfig), inputs["normalised_rates"])
-    result, angles = TrainResult.read(stage), angles_of(stage)
+    angles = angles_of(stage)
     return Training(
         learning_rate=budget.learning_rate,
         rate_because=because,
         mean_degrees=float(angles.mean()),
         median_degrees=float(np.median(angles)),
-        outputs=result.outputs,
-        largest_difference=result.largest_difference,
+        model=TrainResult.read(stage),
         course=Course.of("the training", stage, ANGLE, budget, events["train"].events),
     )
 
@@ -280,15 +243,11 @@ def trial_of(what: str, stage: StageInput, train_events: int, trivial: float) ->
     require_equal(f"{what} left records, or failed", (stage.path / "records.parquet").exists(), failure is None)
     ended: Ended = "numerical_failure" if failure else _end(what, schedule, validations, last, trivial)
     return TrialSeed(
-        trained=config.trained,
-        learning_rate=config.budget.learning_rate,
-        warmup_ratio=config.budget.warmup_ratio,
         seed=config.seed,
         ended=ended,
         validation_angle_degrees=None if failure else validations[-1][1],
-        failure=failure,
+        failed=f"{failure.tensor} at step {failure.step}" if failure else None,
         gradient_norm_max=end.gradient_norm_max,
-        validations=validations,
     )
 
 
@@ -304,7 +263,7 @@ def _end(what: str, schedule: Schedule, validations: list[list[float]], last: in
     return "not_learning" if stopped else "finished"
 
 
-def trial_facts(changes: list[str], by_seed: Sequence[TrialSeed], healed_ratio: float, trivial: float) -> TrialFacts:
+def trial_facts(changes: Changes, by_seed: Sequence[TrialSeed], healed_ratio: float, trivial: float) -> TrialFacts:
     """The trial over its seeds; the worst one stands for it."""
 
     def angle(trial: TrialSeed) -> float:
@@ -325,42 +284,34 @@ def trial_facts(changes: list[str], by_seed: Sequence[TrialSeed], healed_ratio: 
     )
 
 
-def batch_of(stage: StageInput) -> BatchFacts:
-    """The one batch that was fitted."""
-    asked, result = stage.configuration(OverfitConfig).batch, OverfitResult.read(stage)
-    required = asked.max_ratio * result.trivial_degrees
-    return BatchFacts(events=asked.events, after=result.after, required_degrees=required)
-
-
-def ranges(look: StageInput) -> dict[str, list[float]]:
-    """The lowest and the highest value of each column after normalising."""
-    normaliser = normaliser_of(look)
-    return {column.name: list(ends(column, normaliser)) for column in LookResult.read(look).columns}
-
-
 def gates(
-    inputs: Mapping[str, StageInput], kept: Mapping[str, float], training: Training, batch: BatchFacts
+    inputs: Mapping[str, StageInput],
+    config: ReportConfig,
+    kept: Mapping[str, float],
+    training: Training,
 ) -> Iterator[Gate]:
     """What must hold before a number is shown; `kept`: role -> the angle of the validation that weights are kept of."""
-    look, config = inputs["look"], inputs["trained"].configuration(TrainConfig)
-    asked = look.configuration(LookConfig)
-    yield at_most("angle on one batch, which must be fitted, in degrees", batch.after, batch.required_degrees)
-    largest = float(np.abs([*ranges(look).values()]).max())
-    yield at_most("largest input after normalising", largest, asked.max_absolute_z or math.inf)
-    normaliser = scaled_by(asked.scaling, LookResult.read(look).columns)
-    normalisers = {"normalised": normaliser, "raw": Normaliser.none(FEATURES)}
-    wrong = int(normaliser_of(look) != normaliser)
+    look, batch = inputs["look"], OverfitResult.read(inputs["overfit"])
+    limit = inputs["overfit"].configuration(OverfitConfig).batch.max_ratio * batch.trivial_degrees
+    yield at_most("angle on one batch, which must be fitted, in degrees", batch.after, limit)
+    largest = float(np.abs([ends(column, FIXED) for column in LookResult.read(look).columns]).max())
+    yield at_most("largest input after normalising", largest, look.configuration(LookConfig).max_absolute_z)
+    normalisers = {"normalised": FIXED, "raw": Normaliser.none(FEATURES)}
+    wrong = int(Normaliser.load(look.path / NORMALISER) != FIXED)
     for role in kept:
-        trained = config if role == "trained" else inputs[role].configuration(TrialConfig)
-        wrong += Normaliser.load(inputs[role].path / "model") != normalisers[trained.trained.inputs]
-    yield at_most("normalisers other than that of the statistics of the inputs", wrong, 0)
+        stage = inputs[role]
+        asked = stage.configuration(TrainConfig) if role == "trained" else stage.configuration(TrialConfig)
+        wrong += Normaliser.load(inputs[role].path / "model") != normalisers[asked.trained.inputs]
+    yield at_most("normalisers other than the recorded one", wrong, 0)
     away = {role: abs(float(angles_of(inputs[role]).mean()) - angle) for role, angle in kept.items()}
     worst = max(away, key=lambda role: away[role])
     yield at_most(f"kept weights give their validation again, degrees (worst: {worst})", away[worst], AUDIT_TOLERANCE)
     yield distinct("weights of the trainings", {role: markers.digest(inputs[role].run, WEIGHTS) for role in kept})
-    spread, least = training.outputs.spread_ratio, config.min_spread_ratio
+    spread, least = training.model.outputs.spread_ratio, config.min_spread_ratio
     name, required = "spread of the outputs, as a share of the truth's", f"at least {least:.4g}"
     yield Gate(name=name, measured=f"{spread:.4g}", required=required, passed=spread >= least)
-    dead = max(training.outputs.dead_shares.values())
+    dead = max(training.model.outputs.dead_shares.values())
     yield at_most("largest share of dead units in a layer", dead, config.max_dead_share)
-    yield at_most("a prediction differs by how its event comes, of a unit vector", training.largest_difference, SAME)
+    yield at_most(
+        "a prediction differs by how its event comes, of a unit vector", training.model.largest_difference, SAME
+    )

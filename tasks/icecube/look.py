@@ -9,12 +9,11 @@ from scipy.optimize import minimize
 
 from tasks.data.gate import require_inputs
 from tasks.data.normaliser import Normaliser, Step
-from tasks.data.statistics import Column, column_statistics
-from tasks.icecube.batches import FEATURES, angle, feature_chunks, from_angles
+from tasks.data.statistics import column_statistics
+from tasks.icecube.batches import FEATURES, angle, from_angles, raw_features
 from tasks.icecube.pulses import Data
 from tasks.icecube.results import Constant, LookResult
 from tasks.icecube.stages import LookConfig
-from tasks.icecube.study import Scaling
 from tasks.stage.run import StageInput, StageRun
 
 FIXED = Normaliser(
@@ -27,7 +26,9 @@ FIXED = Normaliser(
     ]
 )
 """The numbers that the recorded study adopted at last."""
-EVENTS_AT_ONCE = 10_000
+NORMALISER = "normaliser"
+"""The folder in which every later stage finds it."""
+EVENTS_AT_ONCE = 1_000
 GRID = 2_000
 """Directions, evenly over the sphere, of which the best is where the search for the best constant one begins."""
 
@@ -36,31 +37,18 @@ def look(run: StageRun, config: LookConfig, events: StageInput) -> LookResult:
     """Publishes `normaliser/`, which every later stage reads. CheckFailed names inputs that are not fit to train on."""
     data = Data.open(events, config)
     columns = column_statistics(_chunks(run, data, config.pulses_per_event), FEATURES)
-    require_inputs(columns, Normaliser.none(FEATURES), None)  # the trials get raw inputs, as large as they are
-    normaliser = scaled_by(config.scaling, columns)
-    require_inputs(columns, normaliser, config.max_absolute_z)
-    with run.publish("normaliser") as folder:
-        normaliser.save(folder)
+    require_inputs(columns, FIXED, config.max_absolute_z)
+    with run.publish(NORMALISER) as folder:
+        FIXED.save(folder)
     return LookResult(columns=columns, trivial=best_constant(data.validation.azimuth, data.validation.zenith))
 
 
-def normaliser_of(look: StageInput) -> Normaliser:
-    """The normaliser that `look` published."""
-    return Normaliser.load(look.path / "normaliser")
-
-
-def scaled_by(scaling: Scaling, columns: list[Column]) -> Normaliser:
-    if scaling == "measured":
-        return Normaliser.measured(columns)
-    return FIXED if scaling == "fixed" else Normaliser.none(FEATURES)
-
-
 def _chunks(run: StageRun, data: Data, limit: int) -> Iterator[np.ndarray]:
-    """The raw features of all events of train."""
+    """The raw features of all events of train, of many at once: a chunk has a cost of its own."""
     for first in range(0, len(data.train), EVENTS_AT_ONCE):
         run.step(first, len(data.train), "events", note="statistics of the inputs")
-        some = np.arange(first, min(first + EVENTS_AT_ONCE, len(data.train)))
-        yield from feature_chunks(data.train, some, data.places, limit)
+        some = range(first, min(first + EVENTS_AT_ONCE, len(data.train)))
+        yield np.concatenate([raw_features(data.train.pulses_of(event), data.places, limit) for event in some])
 
 
 def best_constant(azimuth: np.ndarray, zenith: np.ndarray) -> Constant:

@@ -1,23 +1,16 @@
 """Results of the stages of the direction study: what no other file of a stage holds. Angles are in degrees."""
 
-from pydantic import Field
-
 from tasks.data.statistics import Column
 from tasks.stage.result import Result
 from tasks.training.trials.findings import Outputs
 
 
 class SplitFacts(Result):
-    """The files and events of a split, and the pulses in its files; `skipped`: what was wrong with which events."""
+    """The files and events of a split, and the pulses in its files."""
 
     batches: list[int]
     events: int
     pulses: int
-    skipped: dict[str, list[int]] = Field(default_factory=dict)
-
-    @property
-    def left_out(self) -> list[int]:
-        return [event_id for ids in self.skipped.values() for event_id in ids]
 
 
 ANGLE = "angle_degrees"
@@ -41,11 +34,9 @@ class LookResult(Result):
 
 
 class OverfitResult(Result):
-    """icecube-overfit: the mean angle on the one batch before and after, and that of its best constant direction."""
+    """icecube-overfit: the mean angle on the one batch at the end, and that of its best constant direction."""
 
-    before: float
     after: float
-    gradient_norm_max: float
     trivial_degrees: float
 
 

@@ -2,16 +2,15 @@
 
 from typing import Any, ClassVar, Self
 
-from tasks.data.limits import InputLimits
 from tasks.findings.configuration import Audit
 from tasks.icecube.study import (
+    Changes,
     Events,
     Inputs,
     Network,
     RateLimits,
     RateTable,
     RateTries,
-    Scaling,
     SingleBatch,
     Study,
     Trained,
@@ -59,8 +58,7 @@ class LookConfig(ReadsEvents):
 
     numerics: ClassVar = Numerics()
 
-    scaling: Scaling
-    max_absolute_z: float | None = scientific(description="How large they may be, normalised; empty: as they are.")
+    max_absolute_z: float = scientific(description="How large they may be, normalised.")
 
 
 class TrainsNetwork(ReadsEvents):
@@ -68,13 +66,6 @@ class TrainsNetwork(ReadsEvents):
 
     network: Network
     budget: Budget
-
-    def multiplications(self) -> float:
-        from tasks.icecube.train import network
-        from tasks.training.weights import number_of_weights
-
-        rows = self.execution.micro_batch_examples * self.pulses_per_event
-        return rows * number_of_weights(network, self.network, Trained())
 
 
 class RatesConfig(TrainsNetwork):
@@ -104,8 +95,6 @@ class TrainConfig(TrainsNetwork):
 
     trained: Trained = scientific(description="How, beside the budget.")
     rate_limits: RateLimits | None = scientific(description="When a rate is recommended; empty: that of the budget.")
-    min_spread_ratio: float
-    max_dead_share: float
     seed: int
 
 
@@ -135,10 +124,10 @@ class ReportConfig(OfStudy):
     numerics: ClassVar = Numerics(torch=False)
 
     trials: list[str] = scientific(description="Names of the trials, in the order in which tables show them.")
-    changes: dict[str, list[str]] = scientific(description="What each of them changes; nothing is the control.")
+    changes: dict[str, Changes] = scientific(description="What each of them changes; nothing is the control.")
     trial_seeds: list[int]
     healed_ratio: float
+    min_spread_ratio: float
+    max_dead_share: float
     rates: RateTable
     take_recommended_rate: bool
-    limits: InputLimits
-    raw_inputs_reason: str

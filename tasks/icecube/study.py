@@ -14,11 +14,11 @@ from tasks.stage.execution import Execution
 from tasks.stage.study import StudyBase
 from tasks.stage.validation import require_at_most, require_different, require_once
 from tasks.training.budget import Budget
-from tasks.training.schedule import Schedule
 
 Split = Literal["train", "validation"]
 Inputs = Literal["raw", "normalised"]
-Scaling = Literal["fixed", "measured", "raw"]
+Changes = dict[str, str | float | bool]
+"""Keys of a training that a trial sets, with their values."""
 
 
 class Generated(Configuration):
@@ -26,7 +26,6 @@ class Generated(Configuration):
 
     folder: ClassVar[str] = ""
     """The place of files that the study did not write: none."""
-    skip_bad_events: ClassVar[bool] = False
 
     source: Literal["generated"] = scientific("generated", description="Made by this study.")
     train_events: int = scientific(4000, ge=1, description="Events to train on.")
@@ -81,12 +80,6 @@ class Files(Configuration):
     )
     train: Batches = scientific(description="The files to train on.")
     validation: Batches = scientific(description="The files to validate on.")
-    skip_bad_events: bool = scientific(
-        False,
-        added_later=True,
-        description="Leave out events that are not sound, and count them in the result, in place of ending at the "
-        "first.",
-    )
 
     @model_validator(mode="after")
     def _splits_share_no_file(self) -> Files:
@@ -192,18 +185,6 @@ class SingleBatch(Configuration):
 
 
 RECORDED_RATE = 3e-4
-SUSPICIONS = [
-    Trial(name="as-found"),
-    Trial(name="learning-rate", learning_rate=1e-4),
-    Trial(name="dropout", dropout=0.1),
-    Trial(name="shuffle", shuffle=True),
-    Trial(name="normalise", inputs="normalised"),
-    Trial(name="batch-norm", batch_norm=True),
-    Trial(name="warm-up", warmup_ratio=0.1),
-    Trial(name="config-fixed", learning_rate=1e-4, dropout=0.1),
-    Trial(name="all-fixes", inputs="normalised", learning_rate=1e-4, dropout=0.1, shuffle=True),
-]
-"""Suspicions of the recorded study, each by itself, and the two bundles that it proposed."""
 OF_BUDGET = {"learning_rate", "warmup_ratio"}
 """The keys of a budget that a trial can change."""
 
@@ -217,21 +198,11 @@ class Study(StudyBase):
     open_files: int = scientific(
         4, ge=1, description="Files whose events are mixed with each other when shuffled, and kept in memory."
     )
-    scaling: Scaling = scientific(
-        "fixed",
-        description="How inputs are normalised: by the fixed numbers of the recorded study's later version, by mean "
-        "and deviation of train, or not at all (raw), which wants limits.reason_for_more.",
-    )
     limits: InputLimits = scientific(InputLimits(), description="How large inputs may be, normalised.")
-    raw_inputs_reason: str = scientific(
-        min_length=10, description="Why trials and a table of rates get raw inputs; shown in the report."
-    )
     network: Network = scientific(Network(), description="The network.")
     rates: RateTable = scientific(RateTable(), description="The table of learning rates, raw and normalised.")
     overfit: SingleBatch = scientific(SingleBatch(), description="The gate: the network can fit one batch.")
-    trials: list[Trial] = scientific(
-        SUSPICIONS, min_length=1, description="One training for each, whose end is a result."
-    )
+    trials: list[Trial] = scientific(min_length=1, description="One training for each, whose end is a result.")
     trial_seeds: list[Annotated[int, Field(ge=0)]] = scientific(
         [1, 2, 3], min_length=1, description="Each trial is made with each of them."
     )
@@ -287,31 +258,8 @@ class Study(StudyBase):
         return self
 
     @model_validator(mode="after")
-    def _raw_scaling_is_meant(self) -> Study:
-        if self.scaling != "raw":
-            return self
-        if not self.limits.reason_for_more:
-            raise ValueError(
-                "scaling raw leaves inputs as they are: say in limits.reason_for_more why, or take fixed or measured"
-            )
-        if names := [trial.name for trial in self.trials if trial.inputs == "normalised"]:
-            raise ValueError(
-                f"scaling raw normalises nothing, so the trial {names[0]} would not get the inputs: normalised that it "
-                "asks for: leave it out, or take the scaling fixed or measured"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _events_are_enough(self) -> Study:
         train, validation = (self.events.max_events(split) for split in get_args(Split))
-        for key, budget in (("budget", self.budget), ("trial_budget", self.trial_budget)):
-            if train is None or (gate := budget.not_learning) is None:
-                continue
-            if (steps := Schedule(budget, train).total_steps) < gate.by_step:
-                raise ValueError(
-                    f"{key}.not_learning.by_step {gate.by_step} is never reached: {key} comes to {steps} steps. Lower "
-                    "it, or leave the gate out"
-                )
         require_at_most("rates.probe_events", self.rates.probe_events, "the events of validation,", validation)
         require_at_most("overfit.events", self.overfit.events, "the events of train,", train)
         return self
@@ -328,13 +276,13 @@ class Study(StudyBase):
         batch = self.overfit
         return _short(self.budget, batch.steps, batch.learning_rate, batch.events)
 
-    def changes_of(self, trial: Trial) -> list[str]:
-        """Keys in which the trial differs from the training as it was found; none for the control."""
+    def changes_of(self, trial: Trial) -> Changes:
+        """The keys in which the trial differs from the training as it was found; none for the control."""
         after, before = (
             each.trained.model_dump() | self.budget_of(each).model_dump(include=OF_BUDGET)
             for each in (trial, Trial(name=trial.name))
         )
-        return [name for name, value in after.items() if value != before[name]]
+        return {name: value for name, value in after.items() if value != before[name]}
 
 
 def _short(budget: Budget, steps: int, rate: float, batch: int) -> Budget:

@@ -18,7 +18,7 @@ from tasks.data.normaliser import Normaliser
 from tasks.icecube.batches import FEATURES, Batch, Batches, DirectionNetwork, EventBatches, angle, predicted
 from tasks.icecube.events import EventFiles
 from tasks.icecube.final_results import SAME, budget_of
-from tasks.icecube.look import best_constant, normaliser_of
+from tasks.icecube.look import NORMALISER, best_constant
 from tasks.icecube.pulses import Data
 from tasks.icecube.results import ANGLE, CONSTANT, LookResult, OverfitResult, TrainResult
 from tasks.icecube.stages import OverfitConfig, RatesConfig, TrainConfig, TrainsNetwork, TrialConfig
@@ -32,11 +32,10 @@ from tasks.training.loop import train_problem
 from tasks.training.order import FileOrder, as_stored
 from tasks.training.problem import Problem, adamw
 from tasks.training.schedule import Schedule
-from tasks.training.trials.findings import Outputs, TrialEnd
-from tasks.training.trials.short import fit_single_batch, looked_at, require_diverse, require_fit, try_rate
+from tasks.training.trials.findings import TrialEnd
+from tasks.training.trials.short import fit_single_batch, looked_at, try_rate
 from tasks.training.trials.short import trial as train_as_trial
 
-EVENTS_IN_A_PART = 50_000
 COLUMNS = ("event_id", "batch_id", ANGLE)
 
 
@@ -51,7 +50,7 @@ class Prepared:
 
     @classmethod
     def of(cls, config: TrainsNetwork, events: StageInput, look: StageInput, inputs: Inputs) -> Prepared:
-        normaliser = normaliser_of(look) if inputs == "normalised" else Normaliser.none(FEATURES)
+        normaliser = Normaliser.load(look.path / NORMALISER) if inputs == "normalised" else Normaliser.none(FEATURES)
         trivial = LookResult.read(look).trivial.best_constant_degrees
         return cls(Data.open(events, config), normaliser, config, trivial)
 
@@ -89,15 +88,14 @@ class Prepared:
         where these are `finite`."""
         files, batches = self.data.validation, self.batches(self.data.validation)
 
-        def rows(first: int) -> list[dict[str, Any]]:
-            some = np.arange(first, min(first + EVENTS_IN_A_PART, len(files)))
-            degrees = angles(model, batches, some, self.config.execution.micro_batch_examples, run.progress.touch)
-            columns = (files.event_ids[some].tolist(), files.batch_ids[some].tolist(), degrees.tolist())
+        def rows(split: str) -> list[dict[str, Any]]:
+            all_at_once = np.arange(len(files)), self.config.execution.micro_batch_examples
+            degrees = angles(model, batches, *all_at_once, run.progress.touch).tolist()
+            columns = (files.event_ids.tolist(), files.batch_ids.tolist(), degrees)
             return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
 
         if finite:
-            parts = {f"validation-{first:010d}": first for first in range(0, len(files), EVENTS_IN_A_PART)}
-            run.merge_records(run.each(parts, rows, "parts"), ("event_id",))
+            run.merge_records(run.each({"validation": "validation"}, rows, "splits"), ("event_id",))
         with run.publish("model") as folder:
             save_file(model.cpu().state_dict(), folder / "model.safetensors")
             shape = self.config.network.model_dump() | {"batch_norm": trained.batch_norm}
@@ -151,11 +149,9 @@ def rates(run: StageRun, config: RatesConfig, events: StageInput, look: StageInp
     table, prepared = config.table, Prepared.of(config, events, look, config.inputs)
     probe = spread_over(len(prepared.data.validation), table.probe_events, "rates.probe_events")
     trained = Trained(inputs=config.inputs, dropout=config.dropout)
-    tries = {
-        f"rate-{number}-seed-{seed}": (f"rate-{number}-seed-{seed}", rate, seed)
-        for number, rate in enumerate(table.rates)
-        for seed in table.seeds
-    }
+    tries = [
+        (f"rate-{number}-seed-{seed}", rate, seed) for number, rate in enumerate(table.rates) for seed in table.seeds
+    ]
 
     def tried(which: tuple[str, float, int]) -> list[dict[str, Any]]:
         name, rate, seed = which
@@ -182,13 +178,11 @@ def overfit(run: StageRun, config: OverfitConfig, events: StageInput, look: Stag
         order=as_stored,
     )
     run.progress.update(0, 1, "batches", note="fits one batch")
-    with run.watched(config.execution.stall_minutes):
-        fit = fit_single_batch(problem, Schedule(config.budget, len(chosen)), config.seed, config.execution)
     trivial = best_constant(files.azimuth[chosen], files.zenith[chosen]).best_constant_degrees  # of these few events
-    require_fit(fit, trivial, config.batch.max_ratio)
-    return OverfitResult(
-        before=fit.before, after=fit.after, gradient_norm_max=fit.gradient_norm_max, trivial_degrees=trivial
-    )
+    schedule, limit = Schedule(config.budget, len(chosen)), config.batch.max_ratio * trivial
+    with run.watched(config.execution.stall_minutes):
+        after = fit_single_batch(problem, schedule, config.seed, config.execution, limit)
+    return OverfitResult(after=after, trivial_degrees=trivial)
 
 
 def trial(run: StageRun, config: TrialConfig, events: StageInput, look: StageInput) -> TrialEnd:
@@ -232,7 +226,6 @@ def train(
     model, batches = problem.model.eval(), prepared.batches(prepared.data.validation)
     with run.watched(config.execution.stall_minutes):
         outputs = looked_at_again(model, batches)
-        require_diverse(outputs.outputs, config.min_spread_ratio, config.max_dead_share)
         prepared.keep(run, model, config.trained)
     return outputs
 
@@ -242,7 +235,10 @@ def looked_at_again(model: DirectionNetwork, batches: EventBatches) -> TrainResu
     there = len(batches.files)
     checked = spread_over(there, min(there, CHECKED_EVENTS), "")
     largest = require_invariant(_ways(model, batches), checked, SAME)
-    return TrainResult(outputs=_outputs(model, batches, checked), largest_difference=largest)
+    units = {name: module for name, module in model.named_modules() if name.endswith("linear1")}
+    # each event alone, so that no unit is kept alive by padding
+    outputs = looked_at(units, lambda: _alone(model, batches, checked), batches(checked).directions)
+    return TrainResult(outputs=outputs, largest_difference=largest)
 
 
 def _ways(model: DirectionNetwork, batches: EventBatches) -> dict[str, Way]:
@@ -257,9 +253,3 @@ def _ways(model: DirectionNetwork, batches: EventBatches) -> dict[str, Way]:
 
 def _alone(model: DirectionNetwork, batches: EventBatches, events: np.ndarray) -> torch.Tensor:
     return torch.cat([predicted(model, batches(np.array([event])), 1) for event in events])
-
-
-def _outputs(model: DirectionNetwork, batches: EventBatches, events: np.ndarray) -> Outputs:
-    """Spread of the directions, and dead units; each event alone, so that no unit is kept alive by padding."""
-    units = {name: module for name, module in model.named_modules() if name.endswith("linear1")}
-    return looked_at(units, lambda: _alone(model, batches, events), batches(events).directions)

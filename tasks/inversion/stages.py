@@ -40,13 +40,6 @@ class TrainsEnergy(OfStudy):
     budget: Budget
     seed: int
 
-    def multiplications(self) -> float:
-        from tasks.inversion.diffusion import EnergyNetwork
-        from tasks.training.weights import number_of_weights
-
-        size = (self.matrices.entries, self.network.width, self.network.diffusion_steps)
-        return self.execution.micro_batch_examples * number_of_weights(EnergyNetwork, *size, None, None)
-
 
 class PilotConfig(TrainsEnergy):
     """inversion-pilot: a short training without negatives, which must be better than methods without learning."""

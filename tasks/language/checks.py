@@ -1,6 +1,5 @@
 """Checks of a text and of losses on it before any number of a study is shown."""
 
-import hashlib
 import math
 from collections.abc import Collection
 from pathlib import Path
@@ -11,10 +10,11 @@ import pyarrow.parquet as pq
 from storage import durable
 from storage.errors import CheckFailed, require, require_each_once, require_equal, require_limit
 from storage.records import Rows
+from tasks.language.document import Document
 from tasks.language.losses import ModelLoss, summary
 from tasks.language.pairs import packed_split
 from tasks.language.result import SplitsProof, SplitSummary
-from tasks.language.splits import EVALUATION_SPLITS
+from tasks.language.splits import EVALUATION_SPLITS, summary_of
 from tasks.language.texts import Text
 from tasks.stage.run import StageInput
 
@@ -49,13 +49,10 @@ def require_text(stage: StageInput) -> SplitsProof:
 
 def _summary(file: Path) -> SplitSummary:
     rows = pq.read_table(file).to_pylist()
-    listed = "\n".join(sorted(row["example_id"] for row in rows))
-    return SplitSummary(
-        documents=len(rows),
-        characters=sum(len(row["text"]) for row in rows),
-        sources=len({row["source"] for row in rows}),
-        digest=hashlib.sha256(listed.encode()).hexdigest(),
-    )
+    documents = [Document(row["source"], row["text"]) for row in rows]
+    ids = [document.example_id for document in documents]
+    require_equal(f"documents of {file} are named by their texts", [row["example_id"] for row in rows], ids)
+    return summary_of(documents)
 
 
 def require_losses(what: str, rows: Rows) -> None:

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from storage import external
 from storage.errors import BadInput
 from tasks.language.configuration import LabelledFiles, LocalFiles, columns_of
-from tasks.language.document_store import Document, document
+from tasks.language.document import Document, document
 from tasks.language.pairs import joined, labelled
 
 ROWS_AT_ONCE = 500

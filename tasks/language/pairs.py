@@ -18,7 +18,7 @@ import numpy as np
 from storage import durable
 from storage.errors import BadInput
 from tasks.language.blocks import DTYPES, Blocks, width_of
-from tasks.language.document_store import Document, document
+from tasks.language.document import Document, document
 from tasks.language.result import PackedPairs
 
 if TYPE_CHECKING:

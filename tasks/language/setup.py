@@ -23,7 +23,7 @@ from storage.errors import BadInput
 from storage.external import local_files
 from tasks.language import blocks, sources, tokenizer
 from tasks.language.configuration import DocstringPairs, HubStream, LocalFiles, PackageDocs
-from tasks.language.document_store import Document, DocumentStore, document_store
+from tasks.language.document import Document
 from tasks.language.pairs import SEPARATOR, beginning, docstring_pairs, pack_pairs, packed_split, parted
 from tasks.language.result import SetupResult
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
@@ -50,22 +50,20 @@ def setup(run: StageRun, config: TextConfig) -> SetupResult:
     """
     require_disk(run.directory, _expected_characters(config) * BYTES_PER_CHARACTER)
     skipped: Counter[str] = Counter()
-    with document_store(run.directory) as store:
-        text = _cut(run, config, store, skipped)
-        with run.publish("text") as folder:
-            _write(run, config, text, folder)
+    text = _cut(run, config, skipped)
+    with run.publish("text") as folder:
+        _write(run, config, text, folder)
     _begin(run, PARTS, "text published")
     return SetupResult(skipped_rows=dict(skipped))
 
 
-def _cut(run: StageRun, config: TextConfig, store: DocumentStore, skipped: Counter[str]) -> CutText:
-    """The configured text in its splits; all but the evaluation splits is read from `store`. Counts rows left out."""
+def _cut(run: StageRun, config: TextConfig, skipped: Counter[str]) -> CutText:
+    """The configured text in its splits. Counts rows left out."""
     held_out = sources.held_out_documents(config.text, run.cache, skipped)
     documents = sources.documents(config.text, run.cache, skipped)
     text = cut(
         docstring_pairs(documents) if isinstance(config.text, DocstringPairs) else documents,
         config.splits,
-        store,
         held_out=held_out,
         max_characters=config.text.max_characters if isinstance(config.text, PackageDocs) else None,
         in_stream_order=isinstance(config.text, HubStream),

@@ -13,19 +13,17 @@ import importlib.metadata
 import logging
 import platform
 import sysconfig
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 
 from storage import durable
 from storage.errors import BadInput
 from tasks.language import foreign
 from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs, PairDataset, columns_of
-from tasks.language.document_store import Document, document
+from tasks.language.document import Document, document
 from tasks.language.hub import reachable, require_hub_name
 from tasks.language.local_text import local_documents
 from tasks.language.pairs import joined
@@ -243,81 +241,43 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
 # --------------------------------------------------------------------------------------------------- cache
 
 COLUMNS = ("source", "text")
-ROW_GROUP_DOCUMENTS = 500  # so many are held in memory, whatever the number in the file
-ABANDONED_SECONDS = 24 * 3600
 
 
 def cached(cache_file: Path, version: int, get: Callable[[], Iterable[Document]]) -> Iterator[Document]:
     """The documents of `cache_file`; where there is none, or a damaged one, those of `get()`, which are kept.
 
     They are kept once the last of them is taken: a reader that ends before leaves no file. `version` is raised when
-    `get` changes, and what was kept before is then got again. Memory holds a few hundred documents, and a file is
-    read twice: its digest is compared before its first document is given.
+    `get` changes, and what was kept before is then got again.
     """
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
+    documents = list[Document]()
     if cache_file.exists():
         try:
-            _require_digest(cache_file, version)
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:  # raised by pyarrow for damaged files
+            with pq.ParquetFile(cache_file) as file:
+                documents = [Document(**row) for row in file.read().to_pylist()]
+                digest = (file.metadata.metadata or {}).get(b"digest", b"").decode()
+            if digest != _digest(version, documents):
+                raise ValueError("its digest is not that of its rows")
+        except (OSError, ValueError, TypeError, pa.ArrowException) as error:  # raised by pyarrow for damaged files
             log.warning("%s is damaged or of another version, made again: %s", cache_file, error)
         else:
-            yield from _read(cache_file)
+            yield from documents
             return
+    documents = []
+    for each in get():
+        documents.append(each)
+        yield each
+    columns = {name: [getattr(each, name) for each in documents] for name in COLUMNS}
+    schema = pa.schema([(name, pa.string()) for name in COLUMNS], {"digest": _digest(version, documents)})
     cache_file.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(cache_file.parent)
-    yield from _kept(cache_file, version, get())
+    with durable.new_file(cache_file) as temporary:
+        pq.write_table(pa.table(columns, schema=schema), temporary)
 
 
-def _kept(cache_file: Path, version: int, documents: Iterable[Document]) -> Iterator[Document]:
-    """The same documents, written on the way."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    digest, remaining = _begun(version), iter(documents)
-    schema = pa.schema([(name, pa.string()) for name in COLUMNS])
-    with durable.new_file(cache_file) as temporary, pq.ParquetWriter(temporary, schema) as writer:
-        while group := list(islice(remaining, ROW_GROUP_DOCUMENTS)):
-            for each in group:
-                _add(digest, each)
-            columns = {name: [getattr(each, name) for each in group] for name in COLUMNS}
-            writer.write_table(pa.table(columns, schema=schema))
-            yield from group
-        writer.add_key_value_metadata({"digest": digest.hexdigest()})
-
-
-def _read(cache_file: Path) -> Iterator[Document]:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(cache_file) as file:
-        for batch in file.iter_batches(ROW_GROUP_DOCUMENTS, columns=list(COLUMNS)):
-            columns = (batch.column(name).to_pylist() for name in COLUMNS)
-            yield from (Document(source, text) for source, text in zip(*columns, strict=True))
-
-
-def _require_digest(cache_file: Path, version: int) -> None:
-    import pyarrow.parquet as pq
-
-    digest = _begun(version)
-    for each in _read(cache_file):
-        _add(digest, each)
-    with pq.ParquetFile(cache_file) as file:
-        written = (file.metadata.metadata or {}).get(b"digest", b"").decode()
-    if written != digest.hexdigest():
-        raise ValueError("its digest is not that of its rows")
-
-
-def _begun(version: int) -> hashlib._Hash:
-    return hashlib.sha256(durable.canonical_json(version))
-
-
-def _add(digest: hashlib._Hash, document: Document) -> None:
-    digest.update(durable.canonical_json([document.source, document.text]))
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Removes what killed processes left half written. Others may be writing here: theirs is younger than a day."""
-    for leftover in folder.glob(durable.TEMPORARY_PREFIX + "*"):
-        with suppress(FileNotFoundError):  # another process removed it, or finished it
-            if time.time() - leftover.stat().st_mtime > ABANDONED_SECONDS:
-                leftover.unlink()
+def _digest(version: int, documents: Iterable[Document]) -> str:
+    digest = hashlib.sha256(durable.canonical_json(version))
+    for each in documents:
+        digest.update(durable.canonical_json([each.source, each.text]))
+    return digest.hexdigest()

@@ -19,7 +19,6 @@ from storage.reading import UNANSWERED
 from storage.run_directory import SCRATCH, RunDirectory, fingerprint, read
 from tasks.stage import numerics
 from tasks.stage.outcome import Outcome, in_words, outcome_of
-from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.result import Result, as_json, require_json
 from tasks.stage.run import Stage, StageInput, StageRun, cache_folder
 from tasks.stage.study import StageConfiguration
@@ -91,7 +90,7 @@ def _attempt_with_lock(
         lock.beat = work.progress.beat
         work.stop.started = lambda seconds: work.note(start_seconds=seconds)
         with work.stop.listening():
-            config = _open(stage, config, work, inputs, record)
+            _open(stage, config, work, inputs, record)
             _keep_origin(run, origin, lock)
             require_verified(inputs)
             result = _work(stage, work, config, inputs)
@@ -189,23 +188,13 @@ def _open(
     work: StageRun,
     inputs: dict[str, StageInput],
     record: attempts.AttemptRecord,
-) -> StageConfiguration:
-    """Writes stage.json before any work, or compares the numerics with those of the first attempt.
-
-    Returns the configuration with the device that `auto` takes here.
-    """
+) -> None:
+    """Writes stage.json before any work, or compares the numerics with those of the first attempt."""
     file = work.run.stage_file
     first = _known(file, work.log)
     last = numerics.newest(first)
-    here = config.here(last)
-    current = numerics.prepare(here.numerics, here.execution, here.own_seed or 0)
-    hardware = numerics.machine(here.numerics, here.execution)
-    if here is not config:
-        why = "it was begun so" if last else "which would take longer for so small a network"
-        hardware += f"; execution.device=auto leaves the GPU idle, {why}"
-        work.log.info("on %s", hardware, extra=FOR_THE_TERMINAL)
-    work.execution = here.execution
-    record.note(numerics=current, hardware=hardware)
+    current = numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
+    record.note(numerics=current, hardware=numerics.machine(config.numerics, config.execution))
     content = {
         "stage": stage.name,
         "study": work.run.study,
@@ -223,7 +212,7 @@ def _open(
         "numerics_changes": first.get("numerics_changes", []),
     }
     # an earlier version also wrote fields on which no byte of the stage depends; one that is not compiled says nothing
-    keys = {**current, "compile": ""} if here.numerics.compiles else current
+    keys = {**current, "compile": ""} if config.numerics.compiles else current
     compared = {key: [last.get(key), current.get(key)] for key in keys if key != "environment" or key in last}
     if "numerics" in first and (changes := {key: both for key, both in compared.items() if both[0] != both[1]}):
         if not config.execution.allow_numerics_change:
@@ -237,7 +226,6 @@ def _open(
     if first != content:
         work.lock.check()
         durable.write_json(file, content)
-    return here
 
 
 def _known(file: Path, log: logging.Logger) -> dict[str, Any]:

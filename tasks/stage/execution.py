@@ -13,7 +13,7 @@ class Execution(Configuration):
 
     device: Literal["auto", "cpu", "cuda"] = execution(
         "cpu",
-        description="auto takes a GPU where there is one and it is faster; cuda fails where there is none.",
+        description="auto takes a GPU where there is one; cuda fails where there is none.",
     )
     cpu_threads: int = execution(2, ge=1, description="Threads of torch, NumPy and their libraries: numerics.")
     deterministic: bool = execution(True, description="Deterministic algorithms only; part of the numerics.")

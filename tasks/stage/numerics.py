@@ -6,7 +6,7 @@ import os
 import random
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +34,6 @@ ENVIRONMENT = (
 """Variables by which libraries choose their kernels, and so the last bits: part of the numerics, and given to jobs."""
 
 DRIVER = Path("/proc/driver/nvidia/version")
-
-LAUNCH_BOUND = 17e6
-"""Multiplications of a micro-batch's forward pass up to which a CPU trains faster than a GPU, whose host takes longer
-to start the kernels. Of 106 thousand weights and 128 rows, 13.6 million, a step took an H100 5.8 ms (31 us for each of
-its 188 operations) and two cores beside it 4.7 (benchmarks/README.md); only a CPU's time grows with them."""
 
 
 @dataclass(frozen=True)
@@ -222,18 +217,6 @@ def without_cuda() -> str:
         f"execution.device is cuda, and torch {version_of('torch')} in {folder} was built without CUDA: install a "
         "build with CUDA (https://pytorch.org/get-started/locally), or set execution.device=cpu"
     )
-
-
-def chosen(execution: Execution, multiplications: Callable[[], float], begun_on: str | None) -> Execution:
-    """The same; where its device is `auto` and there is a GPU that it leaves idle, with the CPU in its place.
-
-    `multiplications` are those of a micro-batch's forward pass. What was `begun_on` a device goes on there.
-    """
-    if execution.device != "auto" or device(execution).type == "cpu":
-        return execution
-    begun_on = None if execution.allow_numerics_change else begun_on
-    takes_cpu = begun_on == "cpu" or (begun_on is None and multiplications() <= LAUNCH_BOUND)
-    return execution.model_copy(update={"device": "cpu"}) if takes_cpu else execution
 
 
 def device(execution: Execution) -> Any:

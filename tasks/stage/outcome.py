@@ -237,7 +237,7 @@ def outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, NumericalFailure):
         advice = (
             "Look at the size of the inputs first, then lower the learning rate or the gradient norm; the checkpoint "
-            "before this step is kept. `ratchet replay` makes the step again and shows every module"
+            "before this step is kept, and the step itself, with weights and batch, in failed-step/"
         )
         return diagnosed("numerical_failure", "numerical failure", str(error), advice)
     if isinstance(error, NotLearning):

@@ -29,10 +29,9 @@ class Reopened:
 
     @contextmanager
     def elsewhere(self, identity: dict[str, Any] | None = None) -> Iterator[tuple[StageRun, StageConfiguration]]:
-        """Yields a run in a temporary folder, so that the run directory stays as it is, and the configuration with the
-        device that it goes on with; every generator is seeded for it."""
-        source = self.run
-        config = self.config.here(numerics.newest(read(source.stage_file)))
+        """Yields a run in a temporary folder, so that the run directory stays as it is, and the configuration; every
+        generator is seeded for it."""
+        source, config = self.run, self.config
         numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
         with tempfile.TemporaryDirectory(prefix="ratchet-again-") as temporary:
             run = RunDirectory(Path(temporary), source.study, source.stage, source.fingerprint)

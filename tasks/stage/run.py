@@ -140,8 +140,6 @@ class StageRun:
         self._saved_at: int | None = None
         self._trained = False
         self._went_on: dict[str, str] = {}
-        self.take_over: Callable[[Any], None] = lambda problem: None
-        """Called with the problem that is about to be trained; it may raise to take it: see `tasks.training.replay`."""
 
     @contextmanager
     def publish(self, name: str) -> Iterator[Path]:

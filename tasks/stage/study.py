@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -13,7 +12,7 @@ from pydantic import field_validator
 from storage.run_directory import LATEST
 from tasks.stage.configuration import Configuration, execution, redeclare, scientific
 from tasks.stage.execution import Execution
-from tasks.stage.numerics import Numerics, chosen
+from tasks.stage.numerics import Numerics
 
 if TYPE_CHECKING:
     from tasks.stage.run import StageInput
@@ -76,17 +75,6 @@ class StageConfiguration(Configuration):
         execution_type: Any = cls.model_fields["execution"].annotation
         if missing := [name for name in cls.numerics.fields if name not in execution_type.model_fields]:
             raise TypeError(f"{cls.__name__}.numerics names {', '.join(missing)}, which is no field of its execution")
-
-    def multiplications(self) -> float:
-        """Weights x rows of the forward pass of a micro-batch: `execution.device=auto` leaves few to the CPU."""
-        return math.inf
-
-    def here(self, begun_with: Mapping[str, Any]) -> Self:
-        """The same with the device that `auto` takes on this machine, for a stage begun with these numerics."""
-        if not self.numerics.torch:
-            return self
-        execution = chosen(self.execution, self.multiplications, begun_with.get("device"))
-        return self if execution is self.execution else self.model_copy(update={"execution": execution})
 
     def require_input(self, role: str, stage: StageInput) -> None:
         """BadInput where a finished stage lacks what this one reads: it is asked before the others run."""

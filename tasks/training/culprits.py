@@ -1,4 +1,4 @@
-"""The culprits of a numerical failure: examples, tensor and module; and the failed step, saved to be replayed.
+"""The culprits of a numerical failure: examples, tensor and module; and the failed step, which is kept.
 
 The step is made again from its start (the weights are unchanged, and the generators are restored), with hooks on every
 module. Nothing is guessed: an example is named when its loss is not finite, or the gradient of its loss in a batch of
@@ -98,18 +98,15 @@ class Found:
     number: int = 0
 
 
-def find_culprits(
-    problem: Problem, step: Step, change: Callable[[int, object], None] = lambda number, batch: None
-) -> Found | None:
+def find_culprits(problem: Problem, step: Step) -> Found | None:
     """Makes the step again, up to the first micro-batch with a value that is not finite; None where all are.
 
-    No weight is changed. `change(number, batch)` may change the tensors of a micro-batch before the model gets it.
+    No weight is changed.
     """
     problem.model.train()
     load_generator_tensors(step.generators)
     for number, indices in enumerate(step.examples):
         batch = problem.batch(indices, step.epoch)
-        change(number, batch)
         with _watch_calls(problem.model) as modules:
             losses = _losses(problem, batch, step)
         if result := _find_in_batch(problem, losses, indices, step, modules):

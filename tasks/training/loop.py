@@ -57,7 +57,6 @@ def train_to_the_end(
 ) -> None:
     """`train_problem` for a caller that needs `state.position` also when the training fails."""
     run.begin_training()
-    run.take_over(problem)
     require_usable_gate(schedule, problem)
     with run.watched(execution.stall_minutes):  # a disk can hang in the first read as in any later one
         _restore(run, state)

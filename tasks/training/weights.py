@@ -1,7 +1,6 @@
-"""Weights of saved models: their digest, since two trainings with equal weights are one; their number; their place."""
+"""Weights of saved models: their digest, since two trainings with equal weights are one; their place."""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -37,9 +36,3 @@ def load_kept(network: nn.Module, file: Path) -> None:
         raise BadInput(
             f"{file} does not fit the network described beside it: {str(error).splitlines()[-1].strip()}"
         ) from None
-
-
-def number_of_weights(make: Callable[..., nn.Module], *arguments: object) -> int:
-    """Counts the weights of the network that is made of these arguments, without memory for them."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in make(*arguments).parameters())

@@ -22,7 +22,6 @@ from tests.tasks.inversion import tiny as inversion
 PAGES = [
     "index.html",
     "smoke/aggregate/report.html",
-    "smoke/aggregate/attempts.html",
     "smoke/sweep/report.html",
     "icecube-smoke/icecube-report/report.html",
     "inversion-smoke/inversion-report/report.html",

@@ -12,7 +12,7 @@ import pytest
 from storage import durable
 from storage.errors import BadInput
 from tasks.icecube.events import GEOMETRY, META, EventFiles, batch_file, pulse_table, read_geometry, read_meta
-from tasks.icecube.pulses import Data, require_sound, splits_of
+from tasks.icecube.pulses import require_sound
 from tests.tasks.icecube.files import edit, with_value, written
 from tests.tasks.icecube.tiny import run_until, smoke
 
@@ -22,10 +22,10 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(written(), tmp_path / "files"))
 
 
-def pulses_of(tmp_path: Path, folder: Path, *keys: str):
+def pulses_of(tmp_path: Path, folder: Path):
     """The first stage on the 50 events of `files.written`, of which the batches have 20, 20 and 10."""
     events = f"{{source: files, folder: {folder}, train: {{first_batch: 1, last_batch: 2}}, "
-    events += "".join(f"{key}, " for key in keys) + "validation: {first_batch: 3, last_batch: 3}}"
+    events += "validation: {first_batch: 3, last_batch: 3}}"
     return run_until("icecube-look", tmp_path / "runs", smoke(f"events={events}"))
 
 
@@ -60,76 +60,35 @@ def test_a_float32_angle_that_is_pi_was_refused_as_degrees(tmp_path, folder):
 )
 def test_the_next_number_beyond_the_limit_is_refused_in_either_precision(folder, kind, value):
     edit(folder / META, as_float(kind, zenith=(3, value)))
-    with pytest.raises(BadInput, match="event 3 has a zenith that is not from 0 to pi"):
+    with pytest.raises(BadInput, match="event 3 has a direction \(zenith\) that is not from 0 to pi"):
         require_sound(pulse_table(folder, 1), read_meta(folder, [1]), 5160, batch_file(folder, 1))
 
 
-FAULTS: list[tuple[str, Callable[[pa.Table], pa.Table], str, list[int]]] = [
-    (META, with_value("zenith", 5, 90.0), "has a zenith that is not from 0 to pi: is it in radians?", [5]),
-    (META, with_value("azimuth", 5, float("nan")), "has no finite direction (azimuth)", [5]),
-    (META, with_value("zenith", 5, None), "has no zenith in train_meta.parquet", [5]),
-    (META, with_value("first_pulse_index", 5, None), "has no first_pulse_index in train_meta.parquet", [5]),
-    (META, with_value("last_pulse_index", 5, 0), "has no pulses", [5]),
-    (META, with_value("last_pulse_index", 5, 10**9), "has other pulses than train_meta.parquet says", [5]),
-    (META, lambda meta: pa.concat_tables([meta, meta.slice(5, 1)]), "is there twice in train_meta.parquet", [5, 5]),
-    (META, lambda meta: pa.concat_tables([meta.slice(0, 5), meta.slice(6)]), "", []),
-    ("1", with_value("charge", 0, float("nan")), "has a charge that is not finite", [0]),
-    ("1", with_value("charge", 0, -1.0), "has a charge below 0", [0]),
-    ("1", with_value("sensor_id", 0, 5160), "has a sensor beyond the 5,160", [0]),
-    ("1", with_value("time", 0, 10**7), "has pulses whose times fall", [0]),
-    ("1", with_value("time", 0, None), "has a pulse without time", [0]),
-    ("1", with_value("event_id", 1, 12), "has other pulses than train_meta.parquet says", [0]),
+OTHERS = "the two do not belong together"
+FAULTS: list[tuple[str, Callable[[pa.Table], pa.Table], str]] = [
+    (META, with_value("azimuth", 5, float("nan")), "event 5 has no finite direction (azimuth)"),
+    (META, with_value("first_pulse_index", 5, None), "event 5 has no first_pulse_index in train_meta.parquet"),
+    (META, with_value("last_pulse_index", 5, 0), "event 5 has no pulses"),
+    (META, with_value("last_pulse_index", 5, 10**9), OTHERS),
+    (META, lambda meta: pa.concat_tables([meta.slice(0, 5), meta.slice(6)]), OTHERS),
+    ("1", with_value("charge", 0, float("nan")), "event 0 has a charge that is not finite"),
+    ("1", with_value("sensor_id", 0, 5160), "event 0 has a sensor beyond the 5,160"),
+    ("1", with_value("event_id", 1, 12), "event 0 has pulses of another event among its own"),
     (
         "1",
         lambda table: table.set_column(0, "sensor_id", pa.array([65_536, *table["sensor_id"].to_pylist()[1:]])),
-        "has a sensor beyond the 5,160",
-        [0],
+        "event 0 has a sensor beyond the 5,160",
     ),
+    ("1", lambda table: table.slice(0, 0), OTHERS),
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "said", "ids"), FAULTS, ids=[f"{one[2]}-{n}" for n, one in enumerate(FAULTS)]
-)
-def test_one_odd_event_is_told_and_can_be_left_out(folder, name, change, said, ids):
+@pytest.mark.parametrize(("name", "change", "said"), FAULTS, ids=[f"{one[2]}-{n}" for n, one in enumerate(FAULTS)])
+def test_one_odd_event_is_told_by_file_and_event(folder, name, change, said):
     edit(folder / META if name == META else batch_file(folder, 1), change)
-    given = (pulse_table(folder, 1), read_meta(folder, [1]), 5160, batch_file(folder, 1))
-    with pytest.raises(BadInput, match=r"batch_1\.parquet"):
-        require_sound(*given)
-    assert require_sound(*given, skip=True) == ({said: ids} if said else {})
-    files = EventFiles(folder, [1], 1, skipped=ids)
-    assert files.event_ids.tolist() == [one for one in range(20) if one not in (ids or [5])]
-    for place in range(19):
-        assert set(files.pulses_of(place).event_id) == {files.event_ids[place]}
-
-
-def test_one_odd_event_was_the_end_of_all_the_others(tmp_path, folder):
-    edit(folder / META, with_value("zenith", 5, 90.0))
-    edit(folder / META, with_value("event_id", 45, 7))
-    edit(batch_file(folder, 2), with_value("charge", 0, -1.0))
-    first = pulses_of(tmp_path, folder)["icecube-pulses"]
-    assert first.outcome and not first.finished
-    handles = pulses_of(tmp_path, folder, "skip_bad_events: true")
-    found = splits_of(handles["icecube-pulses"].as_input())
-    twice, others = (f"{what} train_meta.parquet" for what in ("is there twice in", "has other pulses than"))
-    assert found["train"].events == 37 and found["validation"].events == 9
-    assert found["validation"].skipped == {f"{others} says": [7]}
-    assert found["train"].skipped == {
-        "has a zenith that is not from 0 to pi: is it in radians?": [5],
-        f"{twice}, of two files": [7],
-        "has a charge below 0": [20],
-    }
-    look = handles["icecube-look"]
-    data = Data.open(handles["icecube-pulses"].as_input(), look.config)
-    assert look.finished and len(data.train) == 37
-    assert data.train.event_ids.tolist() == [one for one in range(40) if one not in (5, 7, 20)]
-    assert data.validation.event_ids.tolist() == [40, 41, 42, 43, 44, 46, 47, 48, 49]
-
-
-def test_a_file_of_which_no_event_is_sound_is_refused_all_the_same(tmp_path, folder):
-    edit(batch_file(folder, 2), lambda table: table.slice(0, 0))
-    pulses = pulses_of(tmp_path, folder, "skip_bad_events: true")["icecube-pulses"]
-    assert pulses.outcome and "none of its 20 events is sound: has other pulses" in pulses.outcome.text
+    with pytest.raises(BadInput) as error:
+        require_sound(pulse_table(folder, 1), read_meta(folder, [1]), 5160, batch_file(folder, 1))
+    assert "batch_1.parquet" in str(error.value) and said in str(error.value)
 
 
 @pytest.mark.parametrize("name", [GEOMETRY, META, "train/batch_1.parquet"])

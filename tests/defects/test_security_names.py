@@ -6,7 +6,7 @@ One that is not in both lists fails, and so does a new place where one is used a
 import ast
 import json
 import os
-import sys
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deployments.views.sinks import Sink
+from deployments.views.tensorboard import TensorBoard
 from flows import command
 from flows.command.show import again
 from storage import attempts, checkpoints, durable, locks, markers
 from storage.__main__ import main as storage_command
 from storage.errors import BadInput, CheckFailed
-from storage.inside import FIELDS, Name, inside
+from storage.inside import FIELDS, Name
 from storage.run_directory import RunDirectory, run_in
 from tasks.language.model_files import model_manifest
 from tasks.stage.reopened import reopen
@@ -28,7 +28,6 @@ from tasks.stage.saved import _unpack
 from tasks.stage.scratch import ScratchCheckpoints
 from tasks.stage.study import StudyBase
 from tests.conftest import REPOSITORY
-from tests.deployments.views.test_sinks import NoWandb
 from tests.storage import runs
 
 HOSTILE = ["../../../../x", "/x", "link", "*", "'\"", "a\nb", "", "..", "x\0y"]
@@ -106,8 +105,7 @@ def code(name: str) -> Callable[[RunDirectory, str], None]:
 
 def page(run: RunDirectory, value: str) -> None:
     durable.write_json(run.study_file, {"page": value, "study": {}, "over": {}})
-    told = " ".join(again(run))
-    assert "not tried" in told or "not possible" in told, told
+    assert shlex.split(again(run)[0])[2] == value.removeprefix("flows.")
 
 
 def result(name: str) -> Callable[[RunDirectory, str], None]:
@@ -141,16 +139,9 @@ def folder(run: RunDirectory, value: str) -> None:
     (odd / "stage.json").write_text("{}")
     (odd / "metrics.jsonl").write_text('{"step": 1, "train_loss": 1}\n')
     (run.path / "metrics.jsonl").unlink()
-    others = [
-        run.root.parent / f"to/wandb/offline-run-20260101_010101-{name}-train-0123456789ab" for name in ("a", "b")
-    ]
-    for other in others:
-        other.mkdir(parents=True)
-    for sink in ("wandb", "tensorboard"):
-        made = Sink(sink, run.root, run.root.parent / "to")
-        made.update()
-        made.close()
-    assert all(other.is_dir() for other in others)
+    board = TensorBoard(run.root, run.root.parent / "to")
+    board.update()
+    board.close()
 
 
 def script(run: RunDirectory, value: str) -> None:
@@ -204,7 +195,6 @@ def test_each_declared_field_is_fed():
 @pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("field", FED)
 def test_a_field_leads_nowhere_else_whatever_it_says(tmp_path, monkeypatch, field, value):
-    monkeypatch.setitem(sys.modules, "wandb", NoWandb)
     monkeypatch.chdir(tmp_path)
     run = runs.finished(tmp_path / "home/a/b/c/runs")
     around = [run.root.parent / "x", *(folder / "x" for folder in run.root.parents[1:4]), run.root / "x"]
@@ -231,12 +221,6 @@ def test_a_name_is_no_text_but_by_its_own_methods(tmp_path):
     with pytest.raises(TypeError):
         os.path.join(tmp_path, name)
     assert name.code == f"{name}" == r'"a\"*\n\u202e"' and ast.literal_eval(name.code) == name.given
-    (tmp_path / "a[b]").touch()
-    (tmp_path / "ab").touch()
-    assert [file.name for file in tmp_path.glob(Name("a[b]").pattern)] == ["a[b]"]
-    assert Name("a[b]").path(tmp_path) == inside(tmp_path, "a[b]")
-    with pytest.raises(BadInput):
-        Name("../x").path(tmp_path)
 
 
 ROOMS = ("storage", "deployments", "flows", "tasks/stage", "tasks/training", "tasks/findings")

@@ -16,7 +16,7 @@ import pytest
 from storage import external
 from storage.errors import BadInput
 from tasks.language.configuration import LocalFiles, Splits
-from tasks.language.document_store import document, document_store
+from tasks.language.document import document
 from tasks.language.sources import documents as documents_of
 from tasks.language.splits import EVALUATION_SPLITS, cut, split_of
 from tasks.language.stages import SetupConfig
@@ -26,11 +26,10 @@ CORPUS = [document(None, text) for text in sentences(300)]
 SIZES = {f"{name.replace('-', '_')}_documents": 5 for name in EVALUATION_SPLITS}
 
 
-def test_none_for_the_training_size_that_silently_meant_the_quick_one(tmp_path):
+def test_none_for_the_training_size_that_silently_meant_the_quick_one():
     """TRAINING_SAMPLES = None was documented as everything, and was 100 000."""
     settings = Splits(evaluation_share=0.1, **SIZES)
-    with document_store(tmp_path) as store:
-        train = {one.example_id for one in cut(CORPUS, settings, store).documents["train"]}
+    train = {one.example_id for one in cut(CORPUS, settings).documents["train"]}
     assert train == {one.example_id for one in CORPUS if split_of(one.source, settings) == "train"}
 
 

@@ -1,4 +1,4 @@
-"""The command that makes a run again is given only where a walk shows that it does."""
+"""The command that makes a run again, as it was written down, gives its fingerprint."""
 
 import shlex
 import sys
@@ -13,7 +13,7 @@ from flows import command
 from flows.command import settings
 from flows.command.show import NOT_KEPT, again
 from storage import durable
-from storage.run_directory import RunDirectory, run_in
+from storage.run_directory import RunDirectory
 from tests.conftest import ROBUSTNESS
 
 
@@ -40,9 +40,8 @@ def begun(root: Path, study: Any, page: Page = ROBUSTNESS) -> list[Handle]:
     return walk.handles
 
 
-def command_for(run: RunDirectory, named: str = "") -> str:
-    (words,) = again(run, named)
-    return words
+def command_for(run: RunDirectory) -> str:
+    return again(run)[0]
 
 
 def smoke(*changes: str) -> Any:
@@ -83,19 +82,9 @@ def test_the_command_keeps_the_numerics_and_whatever_else_the_study_was_told(tmp
         f"text={{source: files, paths: [{text}]}}",
         "name=yes-no",
     )
-    words = command_for(begun(tmp_path, study)[-1].run, "flows.robustness")  # of itself `show` reads no such file
+    words = command_for(begun(tmp_path, study)[-1].run)
     options = command.ratchet_parser()[0].parse_args(shlex.split(words)[1:])
     assert settings.read_study(ROBUSTNESS, options.profile, options.changes, options.seed) == study
-
-
-def test_a_run_that_reads_one_with_other_numerics_says_whose_bytes_would_be_others(tmp_path):
-    by_stage = {handle.stage.name: handle.run for handle in begun(tmp_path, smoke())}
-    file = by_stage["base"].stage_file
-    durable.write_json(file, durable.read_json(file) | {"numerics": {"micro_batch_examples": 3, "device": "cuda"}})
-    for stage, read_it in (("setup", False), ("base", True), ("aggregate", True)):
-        _, *notes = again(by_stage[stage])
-        assert [note for note in notes if "base" in note and "execution.micro_batch_examples=3" in note] == notes
-        assert len(notes) == read_it
 
 
 def test_the_command_of_a_sweep_and_of_its_cells_is_found(tmp_path, capsys):
@@ -122,41 +111,6 @@ def test_a_kept_study_that_is_none_is_no_profile(tmp_path, capsys):
     (file := tmp_path / "study.json").write_text('{"study": []}')
     assert command.ratchet(["run", "robustness", "--profile", str(file), "--dry-run"]) == 2
     assert f"{file} holds no study" in capsys.readouterr().err
-
-
-SMALL = (
-    "from deployments.study_flow import study_flow\n"
-    "from deployments.dag.walk import Dispatcher, Handle\n"
-    "from tests.flows.answers import COUNT, CountConfig, Study\n\n\n"
-    "def page(study: Study, stage: Dispatcher) -> Handle:\n"
-    "    return stage(COUNT, CountConfig(words=study.words))\n\n\n"
-    "small = study_flow(page)\n"
-)
-
-
-def test_a_study_of_one_s_own_is_known_by_the_file_that_its_attempt_came_from(tmp_path, capsys):
-    own, root = tmp_path / "small.py", tmp_path / "runs"
-    own.write_text(SMALL)
-    assert command.ratchet(["run", str(own), "--set", "words=7", "--root", str(root)]) == 0
-    (path,) = (path for path in root.glob("small/count/*") if not path.is_symlink())
-    run = run_in(path)
-    capsys.readouterr()
-    words = command_for(run, str(own))
-    assert words == f"ratchet run {own} --profile {path}/study.json --root {root}", "no line of all defaults"
-    assert command.ratchet(["status", *shlex.split(words)[2:]]) == 0 and path.name in capsys.readouterr().out
-    as_kept, *notes = again(run)
-    assert command.ratchet(["status", *shlex.split(as_kept)[2:]]) == 0 and path.name in capsys.readouterr().out
-    assert "was not tried" in notes[0] and notes[1].endswith(f"ratchet show {path} --page {own}")
-    assert command.ratchet(shlex.split(notes[1].partition(": ")[2])[1:]) == 0
-    assert f"  again    {words}\n" in capsys.readouterr().out
-    own.write_text(SMALL.replace("study.words", "1 + study.words"))
-    sys.modules.pop("small")
-    assert "gives other fingerprints" in command_for(run, str(own))
-    own.write_text("not python")
-    sys.modules.pop("small", None)
-    assert "not possible as things are now" in command_for(run, str(own))
-    own.unlink()
-    assert "not possible as things are now" in command_for(run, str(own))
 
 
 def test_the_command_has_its_path_where_the_shell_does_not_find_it_alone(tmp_path, monkeypatch):

@@ -26,9 +26,7 @@ def test_a_finished_run_says_what_came_out_and_where_and_what_it_read(tmp_path, 
     assert lines[0] == f"answer {answer.run.path.name}, of the study one"
     assert lines[1].startswith("  state    finished on 20") and re.search(r", after 0\.\d s$", lines[1])
     assert f"  folder   {answer.run.path}" in lines and "  result   10 words & more" in lines
-    (answer.run.path / "attempts.html").touch()
-    lines = shown(capsys, answer)
-    names = ["report.html", "attempts.html", "table.md", "final_results.json", "result.json"]
+    names = ["report.html", "table.md", "final_results.json", "result.json"]
     assert [line for line in lines if " read     " in line] == [
         f"  read     {answer.run.path / name}" for name in names
     ]

@@ -233,7 +233,7 @@ def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(run_sw
     assert difference["interval"][0] < difference["mean"] < difference["interval"][1]
     result = durable.read_json(sweep / "result.json")
     assert result["answer"][0] in printed and f"the study is finished: {sweep}/report.html" in printed
-    assert (sweep / "report.html").read_text().count("<svg") == len(result["figures"]) >= 2
+    assert (sweep / "report.html").read_text().count("<svg") == len(result["figures"]) >= 1
 
 
 def test_a_dry_run_says_which_seed_each_stage_belongs_to(run_sweep, tmp_path):

@@ -353,7 +353,7 @@ def test_export_refuses_everything_when_one_run_does_not_hold_and_leaves_nothing
 
 def test_export_to_a_full_disk_leaves_nothing(root, small_disk, capsys):
     run = run_in(root)
-    (run.path / "attempts.html").write_bytes(b"x" * 1_000_000)
+    (run.path / "timing.jsonl").write_bytes(b"x" * 1_000_000)
     assert main(["export", str(root), str(small_disk / "copy")]) == 1
     assert "No space left on device" in capsys.readouterr().err
     assert runs.tree(small_disk) == {}

@@ -31,7 +31,7 @@ from tasks.training.trained import metric_rows
 from tests.tasks.resealed import seal
 
 A_ROW_LESS, A_ROW_TWICE = "(a row less)", "(a row twice)"
-LEFT = ("checkpoints", "records", "jobs", "attempts.html")
+LEFT = ("checkpoints", "records", "jobs")
 
 
 class Source(NamedTuple):

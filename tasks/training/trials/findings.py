@@ -35,7 +35,7 @@ class TrialEnd(Result):
 
 
 class Tried(Result):
-    """One rate with one seed. `gradient_norm_max` is the largest finite one, `parameter` that with most of it.
+    """One rate with one seed. `gradient_norm_max` is the largest finite one.
 
     `failed` names what was not finite, and at which step; `change` is None then. It is that of the metric that
     decides: below 0 is a gain.
@@ -43,7 +43,6 @@ class Tried(Result):
 
     change: float | None
     gradient_norm_max: float
-    parameter: str
     failed: str | None = None
 
 
@@ -57,7 +56,6 @@ class RateRow(Result):
     low: float | None
     high: float | None
     gradient_norm_max: float
-    parameter: str
 
 
 class Recommendation(Result):
@@ -65,16 +63,6 @@ class Recommendation(Result):
 
     rate: float | None
     because: str
-
-
-class SingleBatchFit(Result):
-    """The metric that decides, on the batch itself, before and after `steps` steps on its `examples`."""
-
-    examples: int
-    steps: int
-    before: float
-    after: float
-    gradient_norm_max: float
 
 
 class Outputs(Result):
@@ -87,7 +75,6 @@ class Outputs(Result):
 def rate_row(rate: float, tried: Sequence[Tried]) -> RateRow:
     """The row of a rate, of what was tried with each seed."""
     changes = [trial.change for trial in tried if trial.change is not None]
-    worst = max(tried, key=lambda trial: trial.gradient_norm_max)
     return RateRow(
         rate=rate,
         seeds=len(tried),
@@ -95,19 +82,15 @@ def rate_row(rate: float, tried: Sequence[Tried]) -> RateRow:
         mean=sum(changes) / len(changes) if changes else None,
         low=min(changes, default=None),
         high=max(changes, default=None),
-        gradient_norm_max=worst.gradient_norm_max,
-        parameter=worst.parameter,
+        gradient_norm_max=max(trial.gradient_norm_max for trial in tried),
     )
 
 
 def recommended(rows: Sequence[RateRow], max_gradient_norm: float, min_gain: float) -> Recommendation:
     """The rate with the largest mean gain, of those with which every seed gained `min_gain` or more.
 
-    Rates with a seed that failed, or with a gradient above `max_gradient_norm`, are none. ValueError for fewer than
-    three seeds: the range of two says nothing.
+    Rates with a seed that failed, or with a gradient above `max_gradient_norm`, are none.
     """
-    if few := [row for row in rows if row.seeds < 3]:
-        raise ValueError(f"{few[0].seeds} seeds were tried at {few[0].rate:g}, and three are the least")
     faults = {row.rate: _fault(row, max_gradient_norm, min_gain) for row in rows}
     sound = [row for row in rows if not faults[row.rate]]
     if not sound:
@@ -127,7 +110,7 @@ def _fault(row: RateRow, max_gradient_norm: float, min_gain: float) -> str:
     if row.failed:
         return f"{row.failed} of {row.seeds} seeds ended in numbers that are not finite"
     if row.gradient_norm_max > max_gradient_norm:
-        return f"gradients up to {row.gradient_norm_max:.3g} (in {row.parameter}), more than {max_gradient_norm:g}"
+        return f"gradients up to {row.gradient_norm_max:.3g}, more than {max_gradient_norm:g}"
     assert row.high is not None, "no seed failed"
     if row.high > -min_gain:
         return f"not every seed gains {min_gain:g} ({row.low:+.4g} to {row.high:+.4g})"

@@ -24,17 +24,16 @@ from contextlib import ExitStack
 import torch
 from torch import nn
 
-from storage.errors import CheckFailed, NotLearning, NumericalFailure
+from storage.errors import NotLearning, NumericalFailure, require
 from tasks.stage.execution import Execution
 from tasks.stage.run import StageRun
-from tasks.training.gradients import norm_in_fp64
 from tasks.training.loader import micro_batches
 from tasks.training.loop import initial_state, train_to_the_end
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
 from tasks.training.state import State
 from tasks.training.step import matmul_precision, optimizer_step
-from tasks.training.trials.findings import Failure, Outputs, SingleBatchFit, TrialEnd, Tried
+from tasks.training.trials.findings import Failure, Outputs, TrialEnd, Tried
 
 
 def make_steps(
@@ -64,61 +63,36 @@ def try_rate(problem: Problem, schedule: Schedule, seed: int, execution: Executi
 
     `problem.evaluate` measures the probe set, before and after.
     """
-    before = probed(problem)
-    largest, parameter = 0.0, ""
-
-    def see(norm: float) -> None:
-        nonlocal largest, parameter
-        if norm > largest:
-            largest, parameter = norm, _largest_gradient(problem.model)
-
+    before, norms = probed(problem), [0.0]
     try:
-        make_steps(problem, schedule, seed, execution, see)
+        make_steps(problem, schedule, seed, execution, norms.append)
         after = probed(problem)
         if not math.isfinite(after):
             raise NumericalFailure(schedule.total_steps, [], f"the {problem.decides.replace('_', ' ')}")
     except NumericalFailure as error:
         failed = f"{error.tensor} at step {error.step}"
-        return Tried(change=None, gradient_norm_max=largest, parameter=parameter, failed=failed)
-    return Tried(change=after - before, gradient_norm_max=largest, parameter=parameter)
+        return Tried(change=None, gradient_norm_max=max(norms), failed=failed)
+    return Tried(change=after - before, gradient_norm_max=max(norms))
 
 
-def _largest_gradient(model: nn.Module) -> str:
-    norms = {name: norm_in_fp64([p.grad]) for name, p in model.named_parameters() if p.grad is not None}
-    return max(norms, key=lambda name: float(norms[name]))
-
-
-def fit_single_batch(problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> SingleBatchFit:
+def fit_single_batch(problem: Problem, schedule: Schedule, seed: int, execution: Execution, limit: float) -> float:
     """Trains `problem` on all examples of `schedule` in each step; what it was before is lost, and nothing is kept.
 
-    `problem.evaluate` measures the same examples. ValueError where they are more than one batch; NumericalFailure as a
-    training.
+    `problem.evaluate` measures the same examples; returns that metric after the steps. CheckFailed unless it is at most
+    `limit`; NumericalFailure as a training.
     """
-    if schedule.steps_per_epoch != 1:
-        raise ValueError(
-            f"{schedule.examples} examples are more than one batch of {schedule.budget.effective_batch_examples}"
-        )
-    before, norms = probed(problem), [0.0]
-    make_steps(problem, schedule, seed, execution, norms.append)
-    return SingleBatchFit(
-        examples=schedule.examples,
-        steps=schedule.total_steps,
-        before=before,
-        after=probed(problem),
-        gradient_norm_max=max(norms),
+    before = probed(problem)
+    make_steps(problem, schedule, seed, execution, lambda norm: None)
+    after = probed(problem)
+    require(
+        after <= limit,
+        "the model fits one batch",
+        f"{after:.4g} after {schedule.total_steps:,} steps on the same {schedule.examples:,}, from {before:.4g}",
+        f"at most {limit:.4g}",
+        "More data heals no such fault: look at the size of the inputs, the learning rate, and whether every weight "
+        "has a gradient",
     )
-
-
-def require_fit(fit: SingleBatchFit, trivial: float, max_ratio: float) -> None:
-    """CheckFailed unless the metric after the steps is at most `max_ratio` of what a method without learning gets."""
-    if not fit.after <= max_ratio * trivial:
-        raise CheckFailed(
-            "the model fits one batch",
-            f"{fit.after:.4g} after {fit.steps:,} steps on the same {fit.examples:,} examples, from {fit.before:.4g}",
-            f"at most {max_ratio * trivial:.4g}, {max_ratio:g} of the {trivial:.4g} that needs no learning",
-            "More data heals no such fault: look at the size of the inputs, the learning rate, and whether every "
-            "weight has a gradient",
-        )
+    return after
 
 
 def trial(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> TrialEnd:
@@ -166,10 +140,8 @@ def looked_at(units: Mapping[str, nn.Module], outputs: Callable[[], torch.Tensor
     """Calls `outputs`, the model's outputs [N, D] for the examples of `truth` [N, D], and watches `units` meanwhile.
 
     `units` are modules by name whose outputs [..., units] a rectifier follows: a unit is dead when none of its values
-    is above 0. ValueError for a truth without spread, and for a module that was not called.
+    is above 0.
     """
-    if not (apart := spread(truth)):
-        raise ValueError("the truth is the same for every example: nothing can be said of the spread of outputs")
     alive: dict[str, torch.Tensor] = {}
 
     def watch(name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...], torch.Tensor], None]:
@@ -183,24 +155,5 @@ def looked_at(units: Mapping[str, nn.Module], outputs: Callable[[], torch.Tensor
         for name, module in units.items():
             hooks.enter_context(module.register_forward_hook(watch(name)))
         given = outputs()
-    if silent := sorted(units.keys() - alive.keys()):
-        raise ValueError(f"{silent[0]} was not called, so that nothing is known of its units")
     dead = {name: 1 - float(alive[name].double().mean()) for name in units}
-    return Outputs(spread_ratio=spread(given) / apart, dead_shares=dead)
-
-
-def require_diverse(found: Outputs, min_spread_ratio: float, max_dead_share: float) -> None:
-    """CheckFailed names what has collapsed: outputs with less spread than that share of the truth's, or dead units."""
-    faults = []
-    if not found.spread_ratio >= min_spread_ratio:  # nor where it is not a number
-        faults.append(f"outputs with {found.spread_ratio:.3g} of the truth's spread")
-    faults += [
-        f"{share:.0%} dead units in {name}" for name, share in found.dead_shares.items() if share > max_dead_share
-    ]
-    if faults:
-        raise CheckFailed(
-            "the model says different things of different examples",
-            "; ".join(faults),
-            f"at least {min_spread_ratio:g} of the spread, at most {max_dead_share:.0%} dead units",
-            "A lower learning rate, a warm-up or another start may keep units alive; more steps do not revive them",
-        )
+    return Outputs(spread_ratio=spread(given) / spread(truth), dead_shares=dead)

@@ -15,7 +15,7 @@ def report(tmp_path: Path) -> Path:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "report.html").write_text(folder)
     (tmp_path / "a run/linked.html").symlink_to(tmp_path / "other/report.html")
-    (tmp_path / "a run/attempts.html").write_text("attempts")
+    (tmp_path / "a run/table.md").write_text("attempts")
     return tmp_path / "a run/report.html"
 
 
@@ -26,7 +26,7 @@ def test_a_report_that_was_shown_opens_in_a_sandbox_and_no_other_file_does(prefe
     assert page.headers["content-security-policy"].startswith("sandbox ")
     assert page.headers.get_list("content-security-policy")[1] == "frame-ancestors 'none'"
     assert "allow-same-origin" not in page.headers["content-security-policy"]
-    assert httpx.get(base + link.replace("report.html", "attempts.html")).text == "attempts", "which it links"
+    assert httpx.get(base + link.replace("report.html", "table.md")).text == "attempts", "which it links"
     signed = link.split("/")[2]
     elsewhere = ("a%20run/linked.html", "a%20run/none.html", "other/report.html", "a%20run/%2e%2e/other/report.html")
     for path in [*(f"{report.parents[1]}/{name}" for name in elsewhere), "/etc/passwd"]:

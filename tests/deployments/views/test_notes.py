@@ -2,16 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
 from deployments.dag.walk import Handle, Walk
-from deployments.views.notes import finished_neighbours, notes
-from flows import command
+from deployments.views.notes import notes
 from storage import attempts, durable
 from storage.run_directory import RunDirectory
 from tasks.stage.run import Stage
 from tests.deployments.toy import ToyConfig
-from tests.flows import answers
 
 
 def page(root: Path) -> list[Handle]:
@@ -107,62 +103,3 @@ def test_of_many_calls_beside_many_old_runs_each_folder_is_read_once(tmp_path, m
         unfinished(RunDirectory(tmp_path, "toy", "train", f"{number:02d}" * 32), 100 + number, step=1)
     monkeypatch.setattr("deployments.views.notes.furthest", lambda folder: read.append(folder) or 1)
     assert len(notes(walk.handles)) == 20 and len(read) == 20
-
-
-def asked(root: Path, **fields: object) -> list[Handle]:
-    """The stage calls of a study of `tests.flows.answers`, of which nothing is run."""
-    study = answers.Study.model_validate({"name": "one"} | fields)
-    walk = Walk(root, study.name)
-    answers.page(study, walk)
-    return walk.handles
-
-
-def finished(root: Path, **fields: object) -> Path:
-    return answers.finished(root, answers.Study.model_validate({"name": "one"} | fields))[-1].run.path
-
-
-def test_finished_neighbours_of_what_is_asked_for_are_named_with_what_differs_also_upstream(tmp_path):
-    other, words = finished(tmp_path, words=20, level=0.9), finished(tmp_path, words=20)
-    assert finished_neighbours(asked(tmp_path)) == [
-        f"{words} is a finished answer of this study, and differs in words: 20 there, 10 here",
-        f"{other} is a finished answer of this study, and differs in level: 0.9 there, 0.95 here; words: 20 there, 10 "
-        "here",
-    ]
-    assert finished_neighbours(asked(tmp_path, words=20)) == [], "what was asked for is finished"
-    assert finished_neighbours(asked(tmp_path, name="two")) == [], "another study is no neighbour"
-
-
-def test_what_a_neighbour_differs_in_is_named_by_the_keys_that_a_person_sets(tmp_path):
-    """A stage's own field was named, which `--set` does not take."""
-    other, handles = finished(tmp_path, words=20), asked(tmp_path)
-    durable.write_json(other / "study.json", {"page": "p", "study": {"text": {"length": 20}, "seed": 42}, "over": {}})
-    handles[-1].origin = {"page": "p", "study": {"text": {"length": 10}, "seed": 42}, "over": {}}
-    assert finished_neighbours(handles) == [
-        f"{other} is a finished answer of this study, and differs in text.length: 20 there, 10 here"
-    ]
-
-
-def test_what_is_not_finished_or_not_there_is_no_neighbour(tmp_path):
-    assert finished_neighbours(asked(tmp_path)) == []
-    cut, damaged = finished(tmp_path, words=20), finished(tmp_path, words=30)
-    (cut / "table.md").write_text("")
-    (damaged / "stage.json").write_text("{")
-    answers.finished(tmp_path, answers.Study(name="one", words=40, fails=True))
-    assert finished_neighbours(asked(tmp_path)) == []
-
-
-def test_of_many_neighbours_those_most_alike_are_named_and_the_others_counted(tmp_path):
-    far = [finished(tmp_path, words=words, level=0.5) for words in (1, 2)]
-    near = [finished(tmp_path, words=words) for words in (3, 4)]
-    *named, counted = finished_neighbours(asked(tmp_path))
-    assert [Path(line.split()[0]) for line in named[:2]] == sorted(near) and Path(named[2].split()[0]) in far
-    assert len(named) == 3 and counted == f"and 1 more: `ratchet list {tmp_path}` shows them"
-
-
-@pytest.mark.parametrize("view", ["--status", "--dry-run"])
-def test_status_and_a_dry_run_name_them(view, tmp_path, capsys):
-    there, study = finished(tmp_path, words=20), ["run", "tests.flows.answers", "--root", str(tmp_path), view]
-    command.ratchet([*study, "--set", "name=one"])
-    assert f"{there} is a finished answer of this study, and differs in words: 20 there" in capsys.readouterr().out
-    assert command.ratchet([*study, "--set", "name=one", "--set", "words=20"]) == 0
-    assert "of this study" not in capsys.readouterr().out

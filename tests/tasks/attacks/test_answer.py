@@ -63,9 +63,8 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "a way": ({"ways": {"a": (LESS,), "b": (NOTHING,), "c": None}}, "Not shown: .* 2 of 3 other ways", "count (b; c)"),
     "a way by its p": ({"ways": {"a": (LESS, 0.09)}}, "Not shown: .* 1 of 1 other ways", "1 of 1 other ways to count"),
     "another sign": ({"ways": {"a": (MORE,)}}, "Not shown: .* 1 of 1 other ways", "1 of 1 other ways to count (a)"),
-    "no other way": ({"ways": {}}, "Not shown: it was counted in no other way", "it was counted in no other way"),
     "small": ({"said": "differs within the margin"}, "Hardly: harder", "because the difference is within the margin."),
-    "easier": ({"interval": MORE, "ways": {}}, "No: easier", "harder to attack, nor that it makes it easier, because "),
+    "easier": ({"interval": MORE, "ways": {"a": None}}, "No: easier", "nor that it makes it easier, because "),
     "equal": ({"said": "equivalent", "interval": NOTHING}, "No: as hard to attack", "nor that it never does, because "),
     "easier, one seed": ({"interval": MORE, "trainings": "one seed"}, "Not shown, on one seed: easier", "it easier"),
     "equal, one seed": (
@@ -143,13 +142,6 @@ def test_the_numbers_have_their_interval_p_texts_sources_and_trainings():
     assert "would be shown" not in numbers(given("undecided", sources=4, smallest_shown=0.0214))[0], "nothing could be"
     assert "97.5% interval" in numbers(given(confidence_level=0.975))[0]
     assert numbers(given(unanswered="the layers are dead")) == []
-
-
-def test_what_is_measured_at_equal_clean_loss_has_no_p_and_says_so():
-    matched = given(p_value=None, asked={"measure": "increase_at_equal_loss"})
-    (line,) = numbers(matched)
-    assert line.startswith("hotflip, monotonic - baseline at equal clean loss: -0.0300 nats")
-    assert "not tested by exchanges" in line and "that of the model without constraint" in told(matched).lead
 
 
 def test_the_figure_has_a_row_for_the_difference_each_placebo_each_way_and_the_control():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.attacks.candidates import best_of_each_position, blind, estimated_effects, rank_correlation
+from tasks.attacks.candidates import best_of_each_position, blind, estimated_effects
 from tests.tasks.attacks.planted import POISON, planted, texts, usable
 
 PRESENT, POSITIONS = [2, 19, 7], [4, 5, 9]
@@ -36,9 +36,7 @@ def in_turn(by_hand: list[dict[int, float]]) -> list[tuple[int, int]]:
 def test_positions_take_turns_each_with_its_best_tokens(skip, count):
     estimates, by_hand = effects()
     found = best_of_each_position(estimates, POSITIONS, skip, count)
-    assert found.replacements == in_turn(by_hand)[skip : skip + count]
-    expected = [by_hand[POSITIONS.index(position)][token] for position, token in found.replacements]
-    assert found.estimates == pytest.approx(expected, abs=1e-5)
+    assert found == in_turn(by_hand)[skip : skip + count]
 
 
 def test_a_steep_position_does_not_take_all_candidates():
@@ -46,30 +44,30 @@ def test_a_steep_position_does_not_take_all_candidates():
     estimates, _ = effects()
     estimates[1] = estimates[1] * 100
     found = best_of_each_position(estimates, POSITIONS, 0, 6)
-    assert sorted(position for position, _ in found.replacements) == [4, 4, 5, 5, 9, 9]
+    assert sorted(position for position, _ in found) == [4, 4, 5, 5, 9, 9]
 
 
 def test_what_stands_there_and_what_is_not_usable_is_never_a_candidate():
     allowed = torch.arange(20) % 3 == 1  # 7 tokens; two of the three that stand there are among them
     estimates, by_hand = effects(allowed)
     found = best_of_each_position(estimates, POSITIONS, 0, 19)
-    assert found.replacements == in_turn(by_hand) and len(set(found.replacements)) == 19 == 6 + 6 + 7
+    assert found == in_turn(by_hand) and len(set(found)) == 19 == 6 + 6 + 7
     chance = np.random.default_rng(0)
     drawn = blind(PRESENT, POSITIONS, allowed, 500, chance)
-    assert set(drawn.replacements) == set(found.replacements), "all of these, and no other"
+    assert set(drawn) == set(found), "all of these, and no other"
 
 
 def test_after_the_last_candidate_the_first_comes_again_and_the_number_is_always_the_same():
     estimates, by_hand = effects()
     every = in_turn(by_hand)
-    assert best_of_each_position(estimates, POSITIONS, 55, 5).replacements == [*every[55:], *every[:3]]
-    assert best_of_each_position(estimates, POSITIONS, 0, 60).replacements == [*every, *every[:3]]
+    assert best_of_each_position(estimates, POSITIONS, 55, 5) == [*every[55:], *every[:3]]
+    assert best_of_each_position(estimates, POSITIONS, 0, 60) == [*every, *every[:3]]
 
 
 def test_blind_draws_are_alike_for_every_position_and_token():
     few = torch.zeros(20, dtype=torch.bool)
     few[[2, 3, 5, 11]] = True
-    drawn = blind([2, 19], [7, 8], few, 7000, np.random.default_rng(0)).replacements
+    drawn = blind([2, 19], [7, 8], few, 7000, np.random.default_rng(0))
     counts = {pair: drawn.count(pair) for pair in set(drawn)}
     assert {pair for pair in counts if pair[0] == 7} == {(7, 3), (7, 5), (7, 11)}
     assert {pair for pair in counts if pair[0] == 8} == {(8, 2), (8, 3), (8, 5), (8, 11)}
@@ -80,11 +78,4 @@ def test_the_gradient_points_at_the_planted_poison():
     victim, (text, *_) = planted(), texts()
     (gradient_LD,) = victim.gradients([[5, 6, 7]], [text], [torch.ones(len(text), dtype=torch.bool)])
     estimates = estimated_effects(gradient_LD[:3], [5, 6, 7], victim.embeddings_VD, usable())
-    assert [token for _, token in best_of_each_position(estimates, [0, 1, 2], 0, 3).replacements] == [POISON] * 3
-
-
-def test_the_rank_correlation_is_spearmans_and_is_not_made_up():
-    assert rank_correlation([1.0, 2.0, 3.0, 4.0], [-5.0, 0.0, 1.0, 100.0]) == 1.0
-    assert rank_correlation([1.0, 2.0, 3.0], [2.0, 3.0, 1.0]) == pytest.approx(-0.5)
-    for estimates, exact in (([1.0, 1.0], [1.0, 2.0]), ([1.0, 2.0], [1.0, 1.0]), ([], []), ([1.0], [2.0])):
-        assert rank_correlation(estimates, exact) is None
+    assert [token for _, token in best_of_each_position(estimates, [0, 1, 2], 0, 3)] == [POISON] * 3

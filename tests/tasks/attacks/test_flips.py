@@ -157,7 +157,7 @@ def test_every_text_and_model_costs_the_same_and_the_blind_search_as_many_forwar
             found = [flip(gradient, text, attack), flip(blind, text, attack, with_gradient=False)]
             assert [own.count for own in found] == [gradient.count, blind.count]
             costs.add((gradient.count.forward_sequences, gradient.count.backward_sequences))
-            assert blind.count.forward_sequences == gradient.count.as_forwards == attack.forwards_after(5)
+            assert blind.count.forward_sequences == gradient.count.as_forwards == 1 + 5 * attack.forwards_of_a_step
             assert blind.count.backward_sequences == 0
     assert costs == {(1 + 5 * (1 + 12), 5)}
 
@@ -186,12 +186,11 @@ def test_where_the_gradient_tells_the_truth_it_beats_the_blind_search_at_equal_c
     assert sums[True] > 4 * sums[False] and sums[True] > 10.0
 
 
-def test_where_the_gradient_is_masked_the_blind_search_beats_it_and_no_rank_correlation_is_claimed():
+def test_where_the_gradient_is_masked_the_blind_search_beats_it():
     sums = {True: 0.0, False: 0.0}
     for with_gradient in sums:
         for text in texts():
             found = flip(planted(model=Masked, vocabulary=3000), text, ATTACK, usable(3000), with_gradient)
-            assert found.rank_correlations == []
             sums[with_gradient] += found.loss_sums[-1] - found.loss_sums[0]
     assert sums[False] > sums[True] + 10.0
 

@@ -1,7 +1,5 @@
 """Encoder-decoders under attack: the reference alone is scored, and nothing that is read is ever cut."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -101,5 +99,3 @@ def test_a_trigger_search_continues_from_its_state():
     while not again.finished:
         again.step()
     assert again.state == whole.state
-    longer = [replace(text, tokens=[*text.tokens, 20]) for text in texts()]
-    assert whole.clean.tolist() != TriggerSearch(victim(), longer, USABLE, attack, 5).clean.tolist()

@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,8 +88,7 @@ class Attacked:
     def searched(self, attack: str, model: str) -> Searched:
         if attack == "hotflip":
             return Searched.of_flips(self.rows(f"hotflip-{model}"), self.study.hotflip)
-        documents = len(self.texts(12, split="attack-search"))
-        return Searched.of_triggers(self.uat(model), self.study.uat, documents, self.tokenizer())
+        return Searched.of_triggers(self.uat(model), self.study.uat, self.tokenizer())
 
     def tokenizer(self) -> Any:
         return AutoTokenizer.from_pretrained(self.path("setup") / "text" / "tokenizer")
@@ -187,11 +186,6 @@ def test_a_trigger_is_the_best_restart_on_the_search_split_and_given_as_ids_and_
         assert shown.trigger_ids == best.trigger_ids == searched.budgets["1"] and len(best.trigger_ids) == 3
         assert best.search_loss_nats_per_token > searched.search_loss_clean_nats_per_token
         assert shown.trigger_text == text_of(tokenizer, best.trigger_ids)
-        assert len(searched.curve) == 2 * 4 and searched.curve == sorted(searched.curve)
-        spent = searched.forward_sequences + 2 * searched.backward_sequences
-        documents = len(study.texts(12, split="attack-search"))
-        assert found.curve[-1].forward_sequences + documents == spent  # the last restart is judged behind its curve
-    assert -1 <= study.uat("base").rank_correlation <= 1
 
 
 def test_hotflip_records_say_what_was_replaced_and_what_it_did_to_the_others(study):
@@ -232,18 +226,6 @@ def test_hotflip_records_say_what_was_replaced_and_what_it_did_to_the_others(stu
 def test_every_model_is_scored_on_the_same_tokens_and_may_write_the_same(study):
     of = [[(r["example_id"], r["writable"], r["tokens_scored"]) for r in study.rows(f"hotflip-{m}")] for m in MODELS]
     assert of[0] == of[1]
-
-
-def test_the_curve_of_hotflip_is_that_of_its_records(study):
-    for model in MODELS:
-        result, rows = study.searched("hotflip", model), study.rows(f"hotflip-{model}")
-        curve = [point.loss_nats_per_token for point in result.curve]
-        assert curve[0] == 0.0 and curve == sorted(curve) and len(curve) == 1 + 2 * 2
-        risen = sum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in rows)
-        assert curve[-1] == pytest.approx(risen / sum(row["tokens_scored"] for row in rows), rel=1e-4)
-        steps = {b.forward_sequences - a.forward_sequences for a, b in pairwise(result.curve)}
-        assert steps == {study.study.hotflip.forwards_of_a_step}
-        assert len(rows) * result.curve[-1].forward_sequences == result.cost.blind_forward_sequences
 
 
 # ---------------------------------------------------------------------------------------------- kill and go on

@@ -1,7 +1,6 @@
 """The trigger search: it finds what was planted, costs the same for every model, and goes on bit for bit."""
 
 import json
-import statistics
 
 import pytest
 import torch
@@ -101,7 +100,7 @@ def test_every_model_spends_the_same_whatever_the_search_finds():
     plain = searched(Victim(tiny_model(length=40, vocabulary=40), 0, 16)).state["count"]
     weak = searched(planted()).state["count"]
     per_restart = 8 * (4 + 4 * (1 + 10)) + 6  # iterations x (gradient + present and candidates), then all texts
-    assert plain == weak == {"forward_sequences": 6 + 2 * per_restart, "backward_sequences": 2 * 8 * 4}
+    assert plain == weak == {"forward_sequences": 2 * per_restart, "backward_sequences": 2 * 8 * 4}
 
 
 def test_the_blind_search_spends_exactly_as_many_forwards_as_the_gradient_counts_as():
@@ -109,8 +108,6 @@ def test_the_blind_search_spends_exactly_as_many_forwards_as_the_gradient_counts
     gradient, blind = (searched(planted(), attack=attack, with_gradient=with_) for with_ in (True, False))
     assert gradient.victim.count.backward_sequences > 0 == blind.victim.count.backward_sequences
     assert blind.victim.count.forward_sequences == gradient.victim.count.as_forwards
-    costs = [[point["forward_sequences"] for point in search.state["curve"]] for search in (gradient, blind)]
-    assert costs[0] == costs[1] and len(costs[0]) == 16, "after every iteration"
 
 
 def test_both_searches_begin_alike_and_read_the_same_texts():
@@ -129,35 +126,13 @@ def test_where_the_gradient_tells_the_truth_it_beats_the_blind_search_at_equal_c
     assert POISON in best[True]["trigger_ids"] and losses[True] > losses[False] + 3.0
 
 
-def test_where_the_gradient_is_masked_the_blind_search_beats_it_and_no_rank_correlation_is_claimed():
+def test_where_the_gradient_is_masked_the_blind_search_beats_it():
     searches = {}
     for with_gradient in (True, False):
         victim = planted(model=Masked, vocabulary=3000)
         searches[with_gradient] = searched(victim, mask=usable(3000), with_gradient=with_gradient)
     losses = {key: search.best()["search_loss_nats_per_token"] for key, search in searches.items()}
     assert losses[False] > losses[True] + 3.0
-    assert searches[True].rank_correlation is None and searches[False].rank_correlation is None
-
-
-def test_the_rank_correlation_is_the_median_over_iterations():
-    search = searched(Victim(tiny_model(length=40, seed=2), 0, 16), mask=usable().new_ones(61))
-    found = search.state["rank_correlations"]
-    assert len(found) == 16 and all(-1 <= value <= 1 for value in found) and len(set(found)) > 3
-    assert search.rank_correlation == statistics.median(found)
-
-
-def test_the_curve_never_falls_and_ends_at_the_loss_of_all_texts_where_every_iteration_reads_them():
-    everything = ATTACK.model_copy(update={"batch_documents": 6, "restarts": 1})
-    search = searched(Victim(tiny_model(length=40, seed=2), 0, 16), mask=usable().new_ones(61), attack=everything)
-    curve = [point["loss_nats_per_token"] for point in search.state["curve"]]
-    assert curve == sorted(curve) and len(set(curve)) > 1
-    assert curve[-1] == pytest.approx(search.best()["search_loss_nats_per_token"], rel=1e-6)
-
-
-def test_a_second_restart_does_not_lower_the_curve():
-    search = searched(Victim(tiny_model(length=40, seed=2), 0, 16), mask=usable().new_ones(61))
-    curve = [point["loss_nats_per_token"] for point in search.state["curve"]]
-    assert len(curve) == 16 and curve == sorted(curve)
 
 
 def test_a_share_of_the_budget_gives_what_a_search_that_ended_there_would_answer():

@@ -19,7 +19,7 @@ from tasks.calorimeter import fit
 from tasks.calorimeter.final_results import SCORE, FinalResults, compared
 from tasks.calorimeter.fit import normaliser_of
 from tasks.calorimeter.judge import PREDICTIONS, Filled, columns, judge, mean_errors
-from tasks.calorimeter.report import document, verdict
+from tasks.calorimeter.report import verdict
 from tasks.calorimeter.showers import TARGETS
 from tasks.sensors.batches import Batches, fill_losses
 from tasks.sensors.configuration import Filling, Network
@@ -27,7 +27,6 @@ from tasks.sensors.networks import Filler, Physical
 from tasks.sensors.xenon import Events
 from tasks.stage.attempt import attempt
 from tasks.training.trained import metric_rows
-from tests.docs.quotes import Drawn
 from tests.tasks.calorimeter.tiny import SMOKE, finished
 from tests.tasks.tiny import stage_run, what_must_be_equal
 
@@ -167,14 +166,10 @@ def test_every_event_of_validation_is_judged_and_intervals_know_of_other_events(
     )
 
 
-def test_of_regressors_that_learn_nothing_nothing_is_said_and_a_limit_that_was_lifted_is_told():
+def test_of_regressors_that_learn_nothing_nothing_is_said():
     found = results()
     untaught = {arm for arm, of in found.missed[SCORE].items() if max(of.values.values()) >= 1}
     assert untaught and untaught == {name for row in found.differences[:3] for name in row.unlearned}
-    assert "limits.max_absolute_z" not in document(found, Drawn()).markdown()
-    assert (
-        "let in: as it is." in document(found.model_copy(update={"reason_for_more": "as it is."}), Drawn()).markdown()
-    )
 
 
 @pytest.mark.parametrize("of", [SCORE, "bright"])

@@ -46,7 +46,7 @@ def whole(said: str = "text") -> str:
         said,
         texts=[said],
         points=[said],
-        figures=[Figure("one", SVG, said), Figure("two", SVG, said, wide=True)],
+        figures=[Figure("one", SVG, said), Figure("two", SVG, said)],
         excerpts=[Excerpt(said, {said: [(said, False), (said, True)]})],
         tables=[table],
         details=[Folded(said, said, "file", [Excerpt(said, {said: [(said, True)]})])],

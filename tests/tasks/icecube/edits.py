@@ -74,8 +74,8 @@ REFUSED: list[tuple[str, Edit, Change, str]] = [
     ("audit", edited("look", {"trivial.azimuth_degrees": 300.0}), unchanged, "the best constant direction"),
     ("report", edited("look", {"columns.0.name": "times"}), unchanged, "one step for the column times"),
     ("report", edited("look", {"columns.0.maximum": 1e6}), unchanged, "largest input after normalising: measured 33"),
-    ("report", nothing, file("look", "normaliser/normaliser.json", other_scale), "normalisers other than that"),
-    ("report", nothing, file(NORMALISED, "model/normaliser.json", other_scale), "normalisers other than that"),
+    ("report", nothing, file("look", "normaliser/normaliser.json", other_scale), "normalisers other than the"),
+    ("report", nothing, file(NORMALISED, "model/normaliser.json", other_scale), "normalisers other than the"),
     ("report", edited("overfit", {"after": 89.0}), unchanged, "angle on one batch, which must be fitted, in degrees"),
     (
         "report",

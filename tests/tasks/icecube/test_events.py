@@ -12,9 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.errors import BadInput
-from tasks.icecube import batches
 from tasks.icecube import events as module
-from tasks.icecube.batches import feature_chunks, raw_features
 from tasks.icecube.events import (
     EVENTS,
     GEOMETRY,
@@ -72,16 +70,6 @@ def test_an_interrupted_generation_makes_no_batch_again_and_gives_the_same_files
     assert all((tmp_path / name).read_bytes() == (written() / name).read_bytes() for name in names)
 
 
-def test_chunks_of_features_hold_many_events_and_every_pulse_once(monkeypatch: pytest.MonkeyPatch):
-    """Statistics have a cost for each chunk, which a chunk of one event would pay for every event."""
-    monkeypatch.setattr(batches, "CHUNK_PULSES", 500)
-    files, places = EventFiles(written(), [1, 2, 3], 3), read_geometry(written())
-    chunks = list(feature_chunks(files, np.arange(len(files)), places, 48))
-    assert 1 < len(chunks) < 10 and all(500 <= len(chunk) < 548 for chunk in chunks[:-1])
-    events = [raw_features(files.pulses_of(index), places, 48) for index in range(len(files))]
-    assert np.array_equal(np.concatenate(chunks), np.concatenate(events))
-
-
 def test_generated_values_have_the_recorded_sizes():
     pulses = pa.concat_tables([pq.read_table(batch_file(written(), batch_id)) for batch_id in (1, 2, 3)])
     time, charge = pulses["time"].to_numpy(), pulses["charge"].to_numpy()
@@ -115,7 +103,6 @@ MetaChange = Callable[[pa.Table], pa.Table]
         ("charge", -0.5, "has a charge below 0"),
         ("sensor_id", -1, "has a sensor beyond the 5,160"),
         ("time", 70_000, "has pulses whose times fall"),
-        ("event_id", 12, "has pulses of another event among its own"),
     ],
 )
 def test_one_wrong_pulse_is_named_by_file_and_event(folder: Path, column: str, value: object, said: str):
@@ -128,7 +115,6 @@ def test_one_wrong_pulse_is_named_by_file_and_event(folder: Path, column: str, v
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (with_value("event_id", 5, 4), "event 4 is there twice in train_meta"),
         (lambda table: table.slice(1), "the two do not belong together"),
         (lambda table: table.filter(pc.field("event_id") != 6), "the two do not belong together"),
         (lambda table: table.filter(pc.field("event_id") != 19), "the two do not belong together"),

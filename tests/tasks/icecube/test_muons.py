@@ -73,7 +73,7 @@ def test_every_hit_is_read_its_statistics_are_right_and_the_gate_names_what_does
         f"events={{source: files, folder: {tmp_path / 'files'}, train: {{first_batch: 1, last_batch: 1}}, "
         "validation: {first_batch: 2, last_batch: 2}}"
     )
-    study = smoke(events, f"pulses_per_event={LIMIT}", "scaling=measured", "limits.max_absolute_z=1000")
+    study = smoke(events, f"pulses_per_event={LIMIT}", "limits.max_absolute_z=1e9")
     handles = run_until("icecube-look", tmp_path / "runs", study)
     pulses, look = (handles[name] for name in ("icecube-pulses", "icecube-look"))
     assert pulses.finished and look.finished, (pulses.outcome, look.outcome)
@@ -90,5 +90,5 @@ def test_every_hit_is_read_its_statistics_are_right_and_the_gate_names_what_does
     trivial = look.as_input().result["trivial"]["best_constant_degrees"]
     assert trivial < 60, "atmospheric muons come from above: one constant direction is not far from any"
 
-    refused = run_until("icecube-look", tmp_path / "runs", smoke(events, "scaling=fixed"))["icecube-look"]
+    refused = run_until("icecube-look", tmp_path / "runs", smoke(events))["icecube-look"]
     assert refused.outcome and refused.outcome.end_state == "check_failed" and "time: " in refused.outcome.text

@@ -13,7 +13,7 @@ import torch
 
 from deployments.dag.walk import Handle
 from storage import durable
-from storage.errors import BadInput, CheckFailed, Stop
+from storage.errors import BadInput, Stop
 from storage.run_directory import RunDirectory
 from tasks.data.normaliser import Normaliser
 from tasks.icecube import events, train
@@ -26,9 +26,7 @@ from tasks.icecube.train import ANGLE, Prepared
 from tasks.stage.attempt import attempt
 from tasks.training.culprits import FOLDER
 from tasks.training.problem import Problem
-from tasks.training.replay import replay
 from tasks.training.trained import metric_rows
-from tasks.training.trials.short import require_diverse
 from tests.tasks.icecube.files import edit, with_value, written
 from tests.tasks.icecube.tiny import finished, run, run_until, smoke
 from tests.tasks.tiny import files_of
@@ -64,7 +62,7 @@ def column_of(name: str, value: object) -> Callable[[pa.Table], pa.Table]:
     [
         ("train/batch_2.parquet", with_value("charge", 3, float("nan")), "event 20 has a charge that is not finite"),
         (META, with_value("event_id", 25, 3), "event 3 is there twice"),
-        (META, with_value("zenith", 25, 90.0), "event 25 has a zenith that is not from 0 to pi"),
+        (META, with_value("zenith", 25, 90.0), "event 25 has a direction (zenith) that is not from 0 to pi"),
     ],
 )
 def test_a_planted_fault_ends_the_first_stage_by_name_and_what_was_checked_is_kept(
@@ -175,12 +173,6 @@ def test_inputs_that_are_not_fit_to_train_on_end_the_study_before_anything_is_tr
     ]
 
 
-def test_raw_inputs_may_be_trained_on_with_a_reason(tmp_path: Path, folder: Path):
-    reason = "limits.reason_for_more=the failure is to be seen"
-    study = of_files(folder, "scaling=raw", reason, "trials=[{name: as-found}]")
-    assert run_until("icecube-look", tmp_path / "runs", study)["icecube-look"].finished
-
-
 # ------------------------------------------------------------------------------------------------ the whole page
 
 
@@ -188,30 +180,23 @@ def test_the_results_have_the_fields_that_others_read():
     found = durable.read_json(finished().path("icecube-report") / "final_results.json")
     assert 45 < found["trivial"]["best_constant_degrees"] < 90
     (failed,), (as_found,) = (found["trials"][name]["seeds"].values() for name in ("exploding-rate", "as-found"))
-    assert (failed["ended"], failed["failure"]["step"]) == ("numerical_failure", 2) and failed["failure"]["examples"]
-    assert as_found["ended"] in ("not_learning", "numerical_failure")
+    assert failed["ended"] == "numerical_failure" and as_found["ended"] in ("not_learning", "numerical_failure")
     assert found["trials"]["normalise"]["validation_angle_degrees"] > 0
     for inputs in ("raw", "normalised"):
         for row in found["rates"][inputs]:
-            assert {"rate", "seeds", "low", "high", "gradient_norm_max", "parameter"} <= row.keys()
-        assert found["recommended"][inputs] is None or found["recommended"][inputs] > 0
+            assert {"rate", "seeds", "low", "high", "gradient_norm_max"} <= row.keys()
+        assert found["recommended"][inputs]["rate"] is None or found["recommended"][inputs]["rate"] > 0
     largest = {inputs: max(row["gradient_norm_max"] for row in rows) for inputs, rows in found["rates"].items()}
     assert largest["raw"] > 0 and 0 < largest["normalised"] < 100, "how far raw ones go depends on the processor"
 
 
-def test_statistics_and_normaliser_are_of_train_alone(tmp_path: Path, folder: Path):
+def test_statistics_are_of_train_alone(tmp_path: Path, folder: Path):
     """A statistic over train and validation together tells a training of what it is judged by."""
-    handles = run_until(
-        "icecube-look",
-        tmp_path / "runs",
-        of_files(folder, "scaling=measured", "limits.max_absolute_z=100.0", "pulses_per_event=1000"),
-    )
+    handles = run_until("icecube-look", tmp_path / "runs", of_files(folder, "pulses_per_event=1000"))
     files = folder / "train"
     train = np.concatenate([pq.read_table(files / f"batch_{number}.parquet")["time"] for number in (1, 2)])
-    look = handles["icecube-look"].run.path
-    time = durable.read_json(look / "result.json")["columns"][0]
+    time = durable.read_json(handles["icecube-look"].run.path / "result.json")["columns"][0]
     assert (time["count"], time["mean"]) == (len(train), pytest.approx(train.mean(), rel=1e-12))
-    assert Normaliser.load(look / "normaliser").steps[0].offset == time["mean"]
 
 
 def test_events_are_named_as_the_files_name_them():
@@ -221,13 +206,6 @@ def test_events_are_named_as_the_files_name_them():
     of_train = set(meta["event_id"].to_pylist()[: study.study.events.train_events])
     assert failure["examples"] and set(failure["examples"]) <= of_train
     assert failure["of_examples"] == study.study.trial_budget.effective_batch_examples
-
-
-def test_a_failed_trial_can_be_replayed():
-    path = finished().path("icecube-trial (exploding-rate, seed 1)")
-    assert (path / FOLDER / "batch.safetensors").is_file()
-    lines = list(replay(path))
-    assert lines[1].startswith("reproduced: ") and any("encoder.layers.0" in line for line in lines)
 
 
 def test_a_trial_that_fails_in_a_validation_keeps_the_weights_which_the_audit_asks(tmp_path: Path):
@@ -315,11 +293,10 @@ def test_a_network_that_cannot_fit_one_batch_is_not_trained(tmp_path: Path):
     assert not handles["icecube-train"].run.path.exists()
 
 
-def test_outputs_that_have_collapsed_end_the_training(tmp_path: Path):
-    handles = run(tmp_path / "runs", smoke("min_spread_ratio=3.0"))
-    trained = handles["icecube-train"]
-    assert trained.outcome and trained.outcome.end_state == "check_failed"
-    assert "of the truth's spread" in trained.outcome.text
+def test_outputs_that_have_collapsed_end_the_study(tmp_path: Path):
+    report = run(tmp_path / "runs", smoke("min_spread_ratio=3.0"))["icecube-report"]
+    assert report.outcome and report.outcome.end_state == "check_failed"
+    assert "spread of the outputs, as a share of the truth's: measured" in report.outcome.text
 
 
 def test_a_dead_layer_is_seen_although_padding_would_keep_it_alive():
@@ -334,10 +311,8 @@ def test_a_dead_layer_is_seen_although_padding_would_keep_it_alive():
     model = DirectionNetwork(16, 1, 2, 0.0).eval()
     model.encoder.layers[0].linear1.bias.data[:48] = -100.0
     model.head.weight.data.zero_()
-    found = train._outputs(model, make, np.arange(20))
+    found = train.looked_at_again(model, make).outputs
     assert found.dead_shares["encoder.layers.0.linear1"] >= 0.75 and found.spread_ratio < 1e-6
-    with pytest.raises(CheckFailed, match=r"outputs with .* dead units in encoder\.layers\.0\.linear1"):
-        require_diverse(found, 0.3, 0.5)
 
 
 def test_what_a_trial_changes_reaches_the_network_its_inputs_and_its_order():

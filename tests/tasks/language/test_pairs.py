@@ -14,7 +14,7 @@ import torch
 
 from storage.errors import BadInput
 from tasks.language.configuration import EncoderDecoder, PairDataset, PairFiles, Splits, TrainedTokenizer
-from tasks.language.document_store import Document
+from tasks.language.document import Document
 from tasks.language.local_text import local_documents
 from tasks.language.model import example_losses, reference_losses, untrained, validation_loss
 from tasks.language.pairs import SEPARATOR, Pairs, docstring_pairs, joined, pack_pairs, parted

@@ -16,7 +16,7 @@ from storage.errors import BadInput, Stop
 from tasks.language import foreign
 from tasks.language.blocks import Blocks
 from tasks.language.configuration import HubDataset, HubStream, LocalFiles, Splits, TrainedTokenizer
-from tasks.language.document_store import document
+from tasks.language.document import document
 from tasks.language.result import SplitsProof
 from tasks.language.setup import setup
 from tasks.language.splits import EVALUATION_SPLITS, split_of

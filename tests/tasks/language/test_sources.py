@@ -3,9 +3,6 @@
 import ast
 import json
 import logging
-import os
-import time
-import tracemalloc
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +17,6 @@ from datasets import packaged_modules
 from storage.errors import BadInput
 from tasks.language import hub, sources
 from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs, PairDataset
-from tasks.language.document_store import document
 from tasks.stage.outcome import outcome_of
 from tests.tasks.language.hub_errors import FINAL, LOST, raising
 
@@ -264,7 +260,7 @@ def test_a_lost_connection_is_a_crash_that_the_stage_asks_to_try_again(tmp_path,
 
 @pytest.fixture
 def streamed(monkeypatch) -> list[dict]:
-    """The hub gives three groups of documents, the sixth without text; holds what it was asked for, each time."""
+    """The hub gives 1,200 documents, the sixth without text; holds what it was asked for, each time."""
     asked: list[dict] = []
 
     def load_dataset(dataset, **options):
@@ -287,7 +283,7 @@ def test_the_hub_is_asked_once_for_the_same_text(tmp_path, streamed):
     assert read(HUB, tmp_path) == first
     assert len(streamed) == 1
     (file,) = hub_files(tmp_path)
-    assert file.name.startswith("some--data-") and pq.ParquetFile(file).num_row_groups == 3
+    assert file.name.startswith("some--data-")
 
 
 @pytest.mark.parametrize(
@@ -362,27 +358,4 @@ def test_a_stream_that_breaks_or_is_left_is_not_kept(tmp_path, monkeypatch):
     reader = sources.documents(HUB, tmp_path)
     assert next(reader).text == "document 0"
     reader.close()
-    assert hub_files(tmp_path) == []
-
-
-def test_what_killed_processes_left_half_written_is_removed_and_work_in_progress_is_not(tmp_path, streamed):
-    folder = tmp_path / "hub-text"
-    folder.mkdir()
-    for name, age in (("old", 2 * 86400), ("young", 60)):
-        (folder / f".tmp-{name}").write_bytes(b"")
-        os.utime(folder / f".tmp-{name}", (time.time() - age,) * 2)
-    read(HUB, tmp_path)
-    assert [file.name for file in hub_files(tmp_path) if file.name.startswith(".tmp-")] == [".tmp-young"]
-
-
-def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
-    """20 000 documents of 2 kB: 40 MB, of which a few hundred documents are held at once."""
-    texts = (document(None, f"{n} " * 400) for n in range(20_000))
-    tracemalloc.start()
-    try:
-        for get in (lambda: texts, lambda: pytest.fail("read again")):
-            tracemalloc.reset_peak()
-            assert sum(1 for _ in sources.cached(tmp_path / "large.parquet", 1, get)) == 20_000
-            assert tracemalloc.get_traced_memory()[1] < 10e6
-    finally:
-        tracemalloc.stop()
+    assert not (tmp_path / "hub-text").exists()

@@ -1,12 +1,7 @@
 """No size moves an evaluation split, nor does a longer stream, and the splits share nothing."""
 
 import random
-import re
-import tempfile
-import tracemalloc
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +9,8 @@ from storage.errors import BadInput, CheckFailed
 from tasks.language import setup as stage
 from tasks.language import splits as module
 from tasks.language.configuration import HubDataset, LocalFiles, PackageDocs, Splits, TrainedTokenizer
-from tasks.language.document_store import Document, document, document_store
-from tasks.language.result import SplitsProof
-from tasks.language.splits import EVALUATION_SPLITS, SPLITS, Overlap, split_of
+from tasks.language.document import Document, document
+from tasks.language.splits import EVALUATION_SPLITS, SPLITS, cut, shared_shingles, shingles, split_of
 from tasks.language.stages import SetupConfig
 from tasks.stage.execution import Execution
 from tests.tasks.language.test_setup import fake_run
@@ -31,25 +25,9 @@ SMALL = {
 WORDS = [f"word{n}" for n in range(2000)]
 
 
-@dataclass(frozen=True)
-class Cut:
-    """What `cut` gives, with train read into memory, so that it outlives its store and can be compared."""
-
-    documents: dict[str, list[Document]]
-    proof: SplitsProof
-
-
-def cut(documents: Iterable[Document], splits: Splits, **options) -> Cut:
-    with tempfile.TemporaryDirectory() as folder, document_store(Path(folder)) as store:
-        found = module.cut(documents, splits, store, **options)
-        return Cut({name: list(chosen) for name, chosen in found.documents.items()}, found.proof)
-
-
 def candidates_of(found: Iterable[Document], **options) -> tuple[dict[str, list[Document]], int]:
     placed = [(split_of(document.source, settings()), document) for document in found]
-    with tempfile.TemporaryDirectory() as folder, document_store(Path(folder)) as store:
-        candidates, dropped = module._candidates(placed, settings(), store, **options)
-        return {name: list(found) for name, found in candidates.items()}, dropped
+    return module._candidates(placed, settings(), **options)
 
 
 def settings(**changes) -> Splits:
@@ -177,16 +155,6 @@ def test_setup_keeps_the_order_of_a_hub_stream_and_of_nothing_else(tmp_path, mon
     assert asked == [in_order]
 
 
-def test_each_split_of_a_stream_is_in_its_order():
-    found = stream(2000)
-    place: dict[str, int] = {}
-    for count, one in enumerate(found):
-        place.setdefault(one.source, count)
-    for chosen in cut(found, settings(), in_stream_order=True).documents.values():
-        places = [place[one.source] for one in chosen]
-        assert places == sorted(places)
-
-
 @pytest.mark.parametrize(
     ("first", "second", "winner"),
     [
@@ -310,55 +278,19 @@ FEW_WORDS = [f"word{n}" for n in range(60)]
 
 def test_share_of_shingles():
     words = FEW_WORDS[:40]
-    overlap = Overlap([" ".join(words[:26]), "just three words"])
-    assert overlap.share(" ".join(words[:26])) == 1.0
-    assert overlap.share(" ".join(words)) == pytest.approx(14 / 28)
-    assert overlap.share(" ".join(reversed(words))) == 0.0
-    assert overlap.share("Just, THREE words!") == 1.0
-    assert overlap.share("words three just") == 0.0
-    assert overlap.share("?!") == 0.0
+    reference = shingles(" ".join(words[:26])) | shingles("just three words")
+    assert shared_shingles(" ".join(words[:26]), reference) == 1.0
+    assert shared_shingles(" ".join(words), reference) == pytest.approx(14 / 28)
+    assert shared_shingles(" ".join(reversed(words)), reference) == 0.0
+    assert shared_shingles("Just, THREE words!", reference) == 1.0
+    assert shared_shingles("words three just", reference) == 0.0
+    assert shared_shingles("?!", reference) == 0.0
 
 
 def test_a_shingle_that_comes_twice_counts_once():
     planted, others = " ".join(FEW_WORDS[:13]), " ".join(FEW_WORDS[20:40])
     once, twice = f"{planted} {others}", f"{planted} {others} {planted} {others}"
-    overlap = Overlap([planted])
-    assert overlap.share(once) == 1 / 21
-    assert overlap.share(twice) == 1 / 33  # 20 more windows lead from the others back to the planted words
-
-
-def test_no_window_goes_from_one_reference_into_the_next():
-    assert Overlap([" ".join(FEW_WORDS[:20]), " ".join(FEW_WORDS[20:40])]).share(" ".join(FEW_WORDS[10:30])) == 0.0
-
-
-def test_one_other_word_anywhere_is_another_shingle():
-    overlap = Overlap([" ".join(FEW_WORDS)])
-    for at in range(13):
-        words = FEW_WORDS[5:18]
-        assert overlap.share(" ".join(words)) == 1.0
-        words[at] = FEW_WORDS[40]
-        assert overlap.share(" ".join(words)) == 0.0
-
-
-def test_there_may_be_no_references_or_short_ones_alone():
-    assert Overlap([]).share(" ".join(FEW_WORDS)) == 0.0
-    assert Overlap(["few words", "!"]).share(" ".join(FEW_WORDS)) == 0.0
-    assert Overlap(["few words", "!"]).share("!") == 0.0
-
-
-def test_words_of_ascii_text_are_those_of_any_text():
-    text = "".join(map(chr, range(128))) + "Some_words, and 3 more: it's-what IS"
-    assert module._words(text) == re.findall(r"\w+", text.lower())
-    assert module._words(text + " É") == [*re.findall(r"\w+", text.lower()), "é"]
-
-
-def test_memory_does_not_grow_with_the_texts_that_are_compared():
-    overlap = Overlap([" ".join(FEW_WORDS)])
-    tracemalloc.start()
-    try:
-        for n in range(200):
-            overlap.share(" ".join(f"new{n}x{m}" for m in range(50)))
-        ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, module.__file__)])
-        assert sum(trace.size for trace in ours.traces) < 10_000  # other threads of this process allocate too
-    finally:
-        tracemalloc.stop()
+    assert shared_shingles(once, shingles(planted)) == 1 / 21
+    assert (
+        shared_shingles(twice, shingles(planted)) == 1 / 33
+    )  # 20 more windows lead from the others back to the planted words

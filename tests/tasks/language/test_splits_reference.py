@@ -4,13 +4,12 @@ import hashlib
 import random
 import re
 from itertools import accumulate
-from pathlib import Path
 
 import pytest
 
 from storage.errors import BadInput
 from tasks.language.configuration import Splits
-from tasks.language.document_store import Document, document, document_store
+from tasks.language.document import Document, document
 from tasks.language.splits import EVALUATION_SPLITS, SPLITS, cut
 
 SIZES = {f"{name.replace('-', '_')}_documents": 3 for name in EVALUATION_SPLITS}
@@ -86,17 +85,15 @@ def ours(
     limit: int | None,
     in_stream_order: bool,
     held_out: list[Document] | None,
-    folder: Path,
 ) -> dict[str, object]:
-    with document_store(folder) as store:
-        text = cut(iter(found), splits, store, held_out=held_out, max_characters=limit, in_stream_order=in_stream_order)
-        return {
-            "documents": {name: list(held) for name, held in text.documents.items()},
-            "largest": text.proof.largest_shared_shingles,
-            "duplicates": text.proof.duplicates_dropped_documents,
-            "contaminated": text.proof.contaminated_dropped_documents,
-            "digests": {name: summary.digest for name, summary in text.proof.splits.items()},
-        }
+    text = cut(iter(found), splits, held_out=held_out, max_characters=limit, in_stream_order=in_stream_order)
+    return {
+        "documents": text.documents,
+        "largest": text.proof.largest_shared_shingles,
+        "duplicates": text.proof.duplicates_dropped_documents,
+        "contaminated": text.proof.contaminated_dropped_documents,
+        "digests": {name: summary.digest for name, summary in text.proof.splits.items()},
+    }
 
 
 def corpus(seed: int, rows: bool) -> list[Document]:
@@ -120,7 +117,7 @@ def corpus(seed: int, rows: bool) -> list[Document]:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("rows", [False, True])
-def test_splits_are_those_of_the_definition(tmp_path, seed, rows):
+def test_splits_are_those_of_the_definition(seed, rows):
     chance = random.Random(seed)
     splits = Splits(
         split_seed=seed,
@@ -136,11 +133,11 @@ def test_splits_are_those_of_the_definition(tmp_path, seed, rows):
     limit = None if rows else chance.choice((None, 12_000))
     asked = (found, splits, limit, rows, held_out)
     expected = defined(*asked)
-    assert ours(*asked, tmp_path) == expected
+    assert ours(*asked) == expected
     assert expected["duplicates"] and expected["contaminated"] and expected["documents"]["train"]
 
 
-def test_the_random_texts_show_every_kind_of_share(tmp_path):
+def test_the_random_texts_show_every_kind_of_share():
     """Without partly shared texts the comparison above would show little."""
     found = corpus(1, rows=True)
     reference = set().union(*(shingles(one.text) for one in found[:60]))
@@ -148,18 +145,18 @@ def test_the_random_texts_show_every_kind_of_share(tmp_path):
     assert sum(0 < one < 1 for one in shares) > 10 and 0.0 in shares and 1.0 in shares
 
 
-def test_held_out_text_alone_is_evaluated_on_and_wins_over_train(tmp_path):
+def test_held_out_text_alone_is_evaluated_on_and_wins_over_train():
     found, held_out = corpus(1, rows=True), corpus(2, rows=True)
     splits = Splits(evaluation_share=0.15, **SIZES)
-    before = ours(found, splits, None, True, held_out, tmp_path)["documents"]
+    before = ours(found, splits, None, True, held_out)["documents"]
     leaked = before["test"][0]
-    after = ours([leaked, *found], splits, None, True, held_out, tmp_path)["documents"]
+    after = ours([leaked, *found], splits, None, True, held_out)["documents"]
     assert after == before and leaked not in after["train"]
     inside = {one.example_id for one in held_out}
     assert all(one.example_id in inside for name in EVALUATION_SPLITS for one in before[name])
     assert sum(place(one.source, splits) != "train" for one in before["train"]) > 10
 
 
-def test_too_little_held_out_text_is_bad_input(tmp_path):
+def test_too_little_held_out_text_is_bad_input():
     with pytest.raises(BadInput, match="split test: 3 documents are asked for and 0 are there"):
-        ours(corpus(1, rows=True), Splits(evaluation_share=0.15, **SIZES), None, True, [], tmp_path)
+        ours(corpus(1, rows=True), Splits(evaluation_share=0.15, **SIZES), None, True, [])

@@ -297,21 +297,6 @@ def test_an_attack_that_has_not_converged_is_told_in_the_first_lines_of_every_re
     assert Made(tmp_path, growing).says("uat has not converged: the last 70% .* base 90%")
 
 
-def test_that_the_estimate_does_not_rank_what_was_tried_is_said_in_words(tmp_path: Path):
-    def ranked(stages: Stages) -> None:
-        for attack, models in (("uat", {"base": -0.4}), ("hotflip", {"baseline": -0.1, "monotonic": None})):
-            for model in ("base", "baseline", "monotonic", "random-signs"):
-                if attack == "uat":
-                    stages[f"uat-{model}"]["result"]["rank_correlation"] = models.get(model, 0.2)
-                for row in stages[f"{attack}-{model}"]["rows"] if attack == "hotflip" else []:
-                    row["rank_correlations"] = [] if (known := models.get(model, 0.2)) is None else [known]
-
-    said = Made(tmp_path, ranked).table
-    assert re.findall(r"(\w+): the rank correlation .* is negative on (.*?):", said) == [
-        ("uat", "base -0.40"), ("hotflip", "baseline -0.10")
-    ]  # fmt: skip
-
-
 def test_a_search_that_was_luckier_on_one_model_makes_no_difference_between_models(tmp_path: Path):
     """The search on monotonic finds 0.3 nats less; what was found for base does as much to it as to the baseline."""
 

@@ -3,27 +3,22 @@
 import importlib.machinery
 import importlib.util
 import json
-import math
 import os
 import random
 import shutil
 import subprocess
 import sys
 import warnings
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 import transformers
 
-from deployments.dag.page import load_page
-from deployments.dag.walk import Walk
-from flows.command.settings import read_study
 from storage import durable, locks
 from storage.checkpoints import Checkpoints
 from storage.errors import BadInput
-from tasks.inversion.stages import PilotConfig
 from tasks.language.configuration import LocalFiles
 from tasks.stage import generators, numerics
 from tasks.stage.execution import Execution
@@ -218,48 +213,6 @@ def test_cuda_without_a_gpu_is_bad_input_and_auto_takes_the_cpu(device, monkeypa
     else:
         with pytest.raises(BadInput, match=r"torch finds no GPU here|was built without CUDA"):
             numerics.prepare(Numerics(), execution, 0)
-
-
-def test_auto_leaves_a_network_that_is_bound_by_launches_to_the_cpu(monkeypatch):
-    """The quick profiles: 105,904 weights x 128 rows, which two cores do in less time; 100,675 x 64 x 24."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-
-    def taken(config: StageConfiguration, begun_with: dict[str, Any] | None = None) -> str:
-        here = config.here(begun_with or {}).execution
-        return numerics.device(here).type
-
-    def profile(study: str, name: str) -> Any:
-        return read_study(load_page(study), name, [], None)
-
-    def pilot(study: Any) -> PilotConfig:
-        return PilotConfig.of(study, budget=study.pilot_budget)
-
-    calls = load_page("icecube").walk(profile("icecube", "quick"), Walk("/nonexistent", "one"))
-    direction = next(call.config for call in calls if call.config.cell == "normalise, seed 1")
-    energy = pilot(profile("inversion", "quick"))
-    assert energy.multiplications() == 105_904 * 128 and direction.multiplications() == 100_675 * 64 * 24
-    assert (taken(energy), taken(direction)) == ("cpu", "cuda")
-    assert taken(pilot(profile("inversion", "inversion"))) == "cuda"
-    assert taken(energy, {"device": "cuda"}) == "cuda" and taken(direction, {"device": "cpu"}) == "cpu"
-    for changed, device in [({"device": "cuda"}, "cuda"), ({"allow_numerics_change": True}, "cpu")]:
-        execution = energy.execution.model_copy(update=changed)
-        assert taken(energy.model_copy(update={"execution": execution}), {"device": "cuda"}) == device
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert energy.here({}) is energy
-
-
-def test_a_gpu_that_auto_leaves_idle_is_told_and_a_continuation_leaves_it_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(ToyConfig, "multiplications", lambda _: numerics.LAUNCH_BOUND)
-    assert toy_attempt(tmp_path, ToyConfig(), device="auto", max_steps_per_run=3).end_state == "out_of_time"
-    monkeypatch.setattr(ToyConfig, "multiplications", lambda _: math.inf)
-    assert toy_attempt(tmp_path, ToyConfig(), device="auto").end_state == "finished"
-    run = toy_directory(tmp_path, ToyConfig())
-    assert durable.read_json(run.stage_file)["numerics"]["device"] == "cpu"
-    for attempt, why in [(1, "which would take longer for so small a network"), (2, "it was begun so")]:
-        record = durable.read_json(run.attempts / f"{attempt:04}.json")
-        assert record["hardware"].startswith("CPU with ") and f"leaves the GPU idle, {why}" in record["hardware"]
-        assert record["hardware"] in (run.attempts / f"{attempt:04}.log").read_text()
 
 
 def test_a_run_begun_when_every_stage_listed_everything_goes_on(tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from storage import durable
@@ -15,9 +15,7 @@ from storage.errors import BadInput, NumericalFailure
 from tasks.stage.generators import generator_tensors
 from tasks.stage.outcome import outcome_of
 from tasks.training import culprits as module
-from tasks.training.culprits import FOLDER, FailedStep, Step, find_culprits, locate, tensors_of
-from tasks.training.replay import replay
-from tests.conftest import REPOSITORY
+from tasks.training.culprits import FOLDER, FailedStep, Step, find_culprits, locate, read_step, tensors_of
 from tests.tasks.tiny import SEEN, ToyBatch, ToyConfig, toy_attempt, toy_directory, toy_problem
 
 WINDOW = 8
@@ -127,50 +125,24 @@ def test_a_failed_training_names_the_culprit_and_how_to_go_on(tmp_path):
     assert outcome.end_state == "numerical_failure"
     said = f"the loss is not finite at step 3, batch examples [{config.poisoned_loss}] (1 of a batch of 8)"
     assert said in outcome.text
-    assert "ratchet replay" in outcome.text
     assert len(outcome_of(NumericalFailure(1, range(500), "the loss")).text) < 500, "not every example of a large batch"
 
 
-def test_the_kept_step_is_made_again_as_it_was_from_files_and_draws(tmp_path):
+def test_the_step_is_kept_and_made_again_of_what_is_kept(tmp_path):
     config = poisoned(tmp_path)
     toy_attempt(tmp_path, config)
-    run = toy_directory(tmp_path, config)
-    folder, before = run.path / FOLDER, sorted(run.path.rglob("*"))
-    described = durable.read_json(folder / "failure.json")
-    assert described["step"] == 3 and described["culprits"] == [config.poisoned_loss]
-    lines = list(replay(run.path, REPOSITORY))
-    assert lines[0] == f"step 3, as it failed: the loss, examples [{config.poisoned_loss}]"
-    assert lines[1] == f"reproduced: the loss, examples [{config.poisoned_loss}]"
-    assert any(line.split()[0] == "dropout" for line in lines), "every module is shown"
-    assert sorted(run.path.rglob("*")) == before, "the run directory stays as it is"
-
-
-def test_a_kept_step_repeats_the_draws_of_dropout(tmp_path):
-    """The largest output of a module behind dropout is the same each time, and another one with other generators."""
-    config = poisoned(tmp_path)
-    toy_attempt(tmp_path, config)
-    path = toy_directory(tmp_path, config).path
+    folder = toy_directory(tmp_path, config).path / FOLDER
+    kept, made = read_step(folder)
+    assert (kept.step, kept.culprits) == (3, [config.poisoned_loss])
+    assert {*load_file(folder / "batch.safetensors")} == {"batch.indices", "batch.x"}
+    problem = toy_problem(config)
+    problem.model.load_state_dict(load_file(folder / "model.safetensors"))
     torch.manual_seed(99)
-    one = list(replay(path, REPOSITORY))
+    found = find_culprits(problem, made)
+    assert found and (found.tensor, found.examples) == (kept.tensor, kept.culprits)
     torch.manual_seed(7)
-    assert list(replay(path, REPOSITORY)) == one
-    file = path / FOLDER / "generators.safetensors"
-    torch.manual_seed(5)
-    save_file({"torch": torch.get_rng_state()}, file)
-    assert list(replay(path, REPOSITORY)) != one
-
-
-def test_data_that_changed_since_is_put_back_and_said(tmp_path):
-    config = poisoned(tmp_path)
-    toy_attempt(tmp_path, config)
-    path = toy_directory(tmp_path, config).path
-    stored = load_file(path / FOLDER / "batch.safetensors")
-    assert set(stored) == {"batch.indices", "batch.x"}
-    stored["batch.x"] = torch.full_like(stored["batch.x"], torch.nan)
-    save_file(stored, path / FOLDER / "batch.safetensors")
-    lines = list(replay(path, REPOSITORY))
-    assert "the data changed since (batch.x)" in lines[1]
-    assert lines[2].startswith("it fails otherwise here: the loss, examples [") and "the input of inner" in lines[3]
+    again = find_culprits(problem, made)
+    assert again and again.modules == found.modules, "with the draws of dropout that are kept"
 
 
 @pytest.mark.parametrize("hindrance", [OSError(28, "No space left on device"), RuntimeError("out of memory")])
@@ -191,49 +163,12 @@ def test_what_hinders_the_search_or_the_keeping_does_not_hide_the_failure(tmp_pa
 def test_a_step_that_another_version_kept_is_refused_in_a_sentence(tmp_path):
     config = poisoned(tmp_path)
     toy_attempt(tmp_path, config)
-    path = toy_directory(tmp_path, config).path
-    described = durable.read_json(path / FOLDER / "failure.json")
+    folder = toy_directory(tmp_path, config).path / FOLDER
+    described = durable.read_json(folder / "failure.json")
     del described["micro_batch"]
-    durable.write_json(path / FOLDER / "failure.json", described)
+    durable.write_json(folder / "failure.json", described)
     with pytest.raises(BadInput, match=r"failure\.json was written by another version .* \(attempts/ in "):
-        list(replay(path, REPOSITORY))
-
-
-@pytest.mark.parametrize(
-    ("file", "change", "said"),
-    [
-        ("model", lambda kept: kept | {"more.weight": torch.zeros(1)}, "another version of the model: more.weight is"),
-        ("model", lambda kept: {name: kept[name] for name in list(kept)[1:]}, "is in one of them only"),
-        ("model", lambda kept: {name: one[:1] for name, one in kept.items()}, "has another shape"),
-        ("batch", lambda kept: {name: one[:1] for name, one in kept.items()}, "and had [1] when the step failed"),
-    ],
-)
-def test_a_model_or_a_batch_of_another_form_is_refused_not_taken_in_part(tmp_path, file, change, said):
-    config = poisoned(tmp_path)
-    toy_attempt(tmp_path, config)
-    path = toy_directory(tmp_path, config).path
-    kept = path / FOLDER / f"{file}.safetensors"
-    save_file({name: one.contiguous() for name, one in change(load_file(kept)).items()}, kept)
-    with pytest.raises(BadInput) as error:
-        list(replay(path, REPOSITORY))
-    assert said in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["model", "generators", "batch"])
-def test_a_kept_step_that_is_a_pickle_is_refused_and_not_run(tmp_path, name):
-    config = poisoned(tmp_path)
-    toy_attempt(tmp_path, config)
-    file = toy_directory(tmp_path, config).path / FOLDER / f"{name}.safetensors"
-    torch.save(toy_problem(ToyConfig()).model, file)
-    with pytest.raises(BadInput, match=f"{file} is no safetensors file"):
-        list(replay(file.parents[1], REPOSITORY))
-
-
-def test_a_run_without_a_failed_step_is_refused(tmp_path):
-    config = ToyConfig()
-    toy_attempt(tmp_path, config)
-    with pytest.raises(BadInput, match="keeps no failed step"):
-        list(replay(toy_directory(tmp_path, config).path))
+        read_step(folder)
 
 
 def test_tensors_of_batches_of_any_form():

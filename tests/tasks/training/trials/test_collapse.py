@@ -1,11 +1,9 @@
 """Outputs that are the same for every example, and units that never fire, are named; healthy ones pass."""
 
-import pytest
 import torch
 from torch import nn
 
-from storage.errors import CheckFailed
-from tasks.training.trials.short import Outputs, looked_at, require_diverse, spread
+from tasks.training.trials.short import Outputs, looked_at, spread
 from tests.tasks.training.pulses import PulseNetwork, events
 
 
@@ -35,20 +33,11 @@ def test_a_dead_head_that_always_says_up_is_named():
         dead.event.bias.copy_(torch.tensor([0.0, 0.0, 1.0]))
     seen = found(dead)
     assert seen.spread_ratio == 0 and seen.dead_shares["pulse.2"] >= 21 / 32 and seen.dead_shares["pulse.0"] < 0.5
-    with pytest.raises(CheckFailed, match=r"outputs with 0 of the truth's spread; .*% dead units in pulse\.2"):
-        require_diverse(seen, 0.1, 0.5)
 
 
 def test_a_head_that_says_different_things_passes():
-    require_diverse(Outputs(spread_ratio=0.9, dead_shares={"pulse.2": 0.5}), 0.1, 0.5)
     healthy = found(network())
     assert healthy.spread_ratio > 0 and healthy.dead_shares["pulse.0"] < 0.5
-
-
-@pytest.mark.parametrize("ratio", [0.05, float("nan")])
-def test_outputs_without_spread_are_refused_also_where_they_are_not_finite(ratio):
-    with pytest.raises(CheckFailed, match="of the truth's spread"):
-        require_diverse(Outputs(spread_ratio=ratio, dead_shares={}), 0.1, 0.5)
 
 
 def test_a_unit_is_alive_that_fires_in_one_of_several_chunks():
@@ -60,11 +49,3 @@ def test_a_unit_is_alive_that_fires_in_one_of_several_chunks():
     with torch.no_grad():
         seen = looked_at({"it": layer}, lambda: torch.cat([layer(part) for part in values.split(1)]), values)
     assert seen.dead_shares == {"it": 0.5}
-
-
-def test_a_module_that_is_never_called_and_a_truth_without_spread_are_errors():
-    values = torch.tensor([[1.0], [-1.0]])
-    with pytest.raises(ValueError, match="it was not called"):
-        looked_at({"it": nn.Linear(1, 1)}, lambda: values, values)
-    with pytest.raises(ValueError, match="the same for every example"):
-        looked_at({}, lambda: values, torch.ones(2, 1))

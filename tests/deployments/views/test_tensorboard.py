@@ -1,4 +1,4 @@
-"""Each sink's own reader finds each number once, whatever became of the run meanwhile."""
+"""TensorBoard's own reader finds each number once, whatever became of the run meanwhile."""
 
 import hashlib
 import json
@@ -9,13 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from deployments.views.sinks import Sink, scalars
+from deployments.views.tensorboard import TensorBoard, scalars
 from flows import command
 from storage.errors import BadInput
 from tests.conftest import REPOSITORY, heed_ctrl_c
@@ -34,8 +33,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def files(root: Path, tmp_path: Path) -> Iterator[Sink]:
-    made = Sink("tensorboard", root, tmp_path / "events")
+def files(root: Path, tmp_path: Path) -> Iterator[TensorBoard]:
+    made = TensorBoard(root, tmp_path / "events")
     yield made
     made.close()
 
@@ -76,7 +75,7 @@ def test_a_second_start_doubles_nothing(root, files, tmp_path):
     _measured(root, ROWS)
     files.update()
     files.close()
-    again = Sink("tensorboard", root, tmp_path / "events")
+    again = TensorBoard(root, tmp_path / "events")
     again.update()
     again.close()
     assert len(list((tmp_path / "events" / RUN).iterdir())) == 1
@@ -130,110 +129,15 @@ def test_a_metric_stands_beside_what_needs_no_learning():
     }
 
 
-@pytest.mark.parametrize(
-    ("sink", "module"), [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow"), ("wandb", "wandb")]
-)
-def test_without_its_library_a_command_says_what_to_install(root, monkeypatch, sink, module):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(BadInput, match=rf"pip install --constraint constraints.txt --editable '\.\[{sink}\]'"):
-        Sink(sink, root)
-
-
-class NoWandb:
-    """The library is none of the tests': what is made ready for it, and what is removed before, is ours."""
-
-    Settings = dict
-
-    @staticmethod
-    def init(**given: Any) -> Any:
-        return SimpleNamespace(log=lambda *_, **__: None, finish=lambda: None)
-
-
-def test_a_name_of_a_run_is_no_pattern_of_what_weights_and_biases_has(root, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", NoWandb)
-    for name in ("*", "mine", "[m]ine"):
-        (root / name / "train").mkdir(parents=True, exist_ok=True)
-        if name != "mine":
-            shutil.copytree(root / RUN, root / name / "train/0123456789ab")
-        _measured(root, ROWS, run=f"{name}/train/0123456789ab")
-    offline = tmp_path / "sink/wandb"
-    others = [f"offline-run-20260101_010101-{name}-train-0123456789ab" for name in ("x-mine", "a", "x*")]
-    for name in [*others, "offline-run-20260101_010101-mine-train-0123456789ab"]:
-        (offline / name).mkdir(parents=True)
-    assert Sink("wandb", root, tmp_path / "sink").update() == 3
-    assert sorted(folder.name for folder in offline.iterdir()) == sorted(others)
-    (tmp_path / "theirs/kept").mkdir(parents=True)
-    linked = offline / "offline-run-20260101_010102-mine-train-0123456789ab"
-    linked.symlink_to(tmp_path / "theirs")
-    with pytest.raises(BadInput, match="symbolic link"):
-        Sink("wandb", root, tmp_path / "sink").update()
-    assert (tmp_path / "theirs/kept").is_dir()
-
-
-def test_a_name_of_a_run_is_no_filter_of_what_mlflow_has(root, tmp_path):
-    pytest.importorskip("mlflow", reason="mlflow is not installed: it is the extra mlflow, and none of the tests'")
-    from mlflow import MlflowClient
-
-    odd = "mine/train/x' OR attributes.run_name != 'y"
-    shutil.copytree(root / RUN, root / odd)
-    for run in (RUN, odd):
-        _measured(root, ROWS, run=run)
-    for _ in range(2):
-        written = Sink("mlflow", root, tmp_path / "sink")
-        assert written.update() == 2
-        written.close()
-    client = MlflowClient(f"sqlite:///{tmp_path / 'sink'}/mlflow.db")
-    found = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
-    assert sorted(run.info.run_name for run in found) == sorted([RUN, odd])
-
-
-def _of_mlflow(target: Path, tag: str) -> list[tuple[int, float]]:
-    from mlflow import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{target}/mlflow.db")
-    experiment = client.get_experiment_by_name("mine")
-    (run,) = client.search_runs([experiment.experiment_id])
-    assert run.info.run_name == RUN and run.data.params["optimizer.lr"] == "0.1"
-    history = client.get_metric_history(run.info.run_id, tag)
-    assert [point.timestamp for point in history] == [1000 * (1000 + point.step) for point in history]
-    return [(point.step, round(point.value, 5)) for point in history]
-
-
-def _of_wandb(target: Path, tag: str) -> list[tuple[int, float]]:
-    """The file is a LevelDB log of protocol buffers, behind a header of 7 bytes; here it has less than one block."""
-    import wandb
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    wandb.teardown()  # its process, which would end with this one
-    (file,) = target.glob("wandb/offline-run-*/*.wandb")
-    data, records = file.read_bytes()[7:], []
-    while data:
-        length = int.from_bytes(data[4:6], "little")
-        records.append(Record.FromString(data[7 : 7 + length]))
-        data = data[7 + length :]
-    assert any("optimizer.lr" in str(record.run.config) for record in records)
-    points = []
-    for record in records:
-        found = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
-        points += [(record.history.step.num, round(found[tag], 5))] if tag in found else []
-    return points
-
-
-@pytest.mark.parametrize(("sink", "points_of"), [("mlflow", _of_mlflow), ("wandb", _of_wandb)])
-def test_other_sinks_hold_each_number_once_over_a_kill_and_a_second_start(root, tmp_path, sink, points_of):
-    pytest.importorskip(sink, reason=f"{sink} is not installed: it is the extra {sink}, and none of the tests'")
-    (root / RUN / "stage.json").write_text(json.dumps({"configuration": {"optimizer": {"lr": 0.1}}}))
-    for rows in (ROWS[:2], ROWS[:1], ROWS):
-        _measured(root, rows, torn='{"step": 9, "train_lo')
-        written = Sink(sink, root, tmp_path / "sink")
-        assert written.update() == 1
-        written.close()
-    assert points_of(tmp_path / "sink", "loss/training") == _losses(ROWS)
+def test_without_its_library_a_command_says_what_to_install(root, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(BadInput, match=r"pip install --constraint constraints.txt --editable '\.\[tensorboard\]'"):
+        TensorBoard(root)
 
 
 def test_a_folder_without_runs_is_refused(tmp_path):
     with pytest.raises(BadInput, match="there are no runs below"):
-        Sink("tensorboard", tmp_path, tmp_path / "events")
+        TensorBoard(tmp_path, tmp_path / "events")
 
 
 def test_the_command_follows_until_ctrl_c_and_touches_no_run(root):
