@@ -11,6 +11,7 @@ from prefect.logging import get_run_logger
 from prefect.states import State
 
 from deployments.prefect.flow_run import prefect_state
+from deployments.slurm.cluster.client import require_commands
 from deployments.slurm.cluster.site import has_site, read_site
 from deployments.slurm.study.cancel import finish_cancels
 from deployments.slurm.study.follow import Studies
@@ -34,6 +35,7 @@ def advance(root: str = "") -> State:
     log_visibly()
     try:
         site = read_site()
+        require_commands()
         try:
             finish_cancels(root_of(site, root))
         except Exception as error:  # of one study: the others go on

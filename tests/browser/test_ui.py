@@ -25,7 +25,7 @@ from tests.browser.conftest import NARROW, WIDE, OpenPage
 from tests.conftest import REPOSITORY, heed_ctrl_c, make_prefect_home
 from tests.deployments.prefect.test_embedded import answering
 from tests.deployments.test_ui import asked, opened
-from tests.flows.test_again import SMALL
+from tests.flows.answers import SMALL
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page

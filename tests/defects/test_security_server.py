@@ -23,7 +23,7 @@ from deployments.prefect import embedded
 from flows import command
 from tests.conftest import make_prefect_home
 from tests.deployments.prefect.test_embedded import database_in
-from tests.flows.test_again import SMALL
+from tests.flows.answers import SMALL
 
 EVIL = "http://evil.example"
 AS_NOBODY = """

@@ -22,7 +22,7 @@ from storage import durable, locks
 from tests.conftest import REPOSITORY, heed_ctrl_c
 from tests.deployments.prefect.test_embedded import _gone, _processes_of, database_in
 from tests.deployments.prefect.test_local import eventually
-from tests.flows.test_again import SMALL
+from tests.flows.answers import SMALL
 
 
 def _command(home: Path, *options: str, cwd: Path | None = None, **variables: str) -> subprocess.Popen[str]:

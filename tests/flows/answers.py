@@ -91,3 +91,18 @@ def finished(root: Path, study: Study, page: Callable[..., Handle] = page) -> li
     walk = Here(root, study.name, study.execution)
     page(study, walk)
     return walk.handles
+
+
+SMALL = """
+from deployments.study_flow import study_flow
+from deployments.dag.walk import Dispatcher, Handle
+from tests.flows.answers import COUNT, CountConfig, Study
+
+
+def page(study: Study, stage: Dispatcher) -> Handle:
+    return stage(COUNT, CountConfig(words=study.words))
+
+
+small = study_flow(page)
+"""
+"""The page of a study of one's own, whose file is small.py."""

@@ -19,7 +19,7 @@ from flows.command import settings
 from tasks.stage.validation import validated
 from tests.conftest import REPOSITORY
 from tests.deployments.prefect.test_embedded import database_in
-from tests.flows.test_again import SMALL
+from tests.flows.answers import SMALL
 from tests.slurm.harness import Server, until
 
 DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((REPOSITORY / "prefect.yaml").read_text())["deployments"]

@@ -129,11 +129,9 @@ def test_setup_lines_that_fail_on_the_node_end_the_stage_and_corrected_ones_are_
         assert len(one.jobs()) == 1 and not one.records()
         log = next((one.folder / "jobs").glob("*.log")).read_text()
         assert "module" in log, "the job's log says why"
-    with bench.site_with(setup_line=[]):
+    with bench.site_with(setup_line=[]), pytest.raises(BadInput, match="did you mean 'setup_lines'"):
         one.run.retry()
-        one.run.wait("AwaitingRetry")
-        assert "did you mean 'setup_lines'" in one.run.message and len(one.jobs()) == 1
-    one.run.come_due()  # five minutes have passed
+    one.run.retry()
     one.run.wait("Completed")
     assert len(one.jobs()) == 2
 

@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from storage.errors import BadInput
+
 CALL_SECONDS = 60.0
 """A frozen controller answers after about 10 s with an error, a dead one after 9 to 18 s."""
 FIELDS = ("JobArrayID", "State", "exit_code", "Reason", "NodeList", "QOS", "Account", "Name")
@@ -39,17 +41,16 @@ def other_clusters() -> list[str]:
         return []
     return [
         f"{CLUSTERS}={named} is set: Ratchet serves the cluster of the host that it runs on, and no other. Unset it, "
-        "here and where the workers run; for another cluster, work on a login node of that one"
+        "here and where studies are followed; for another cluster, work on a login node of that one"
     ]
 
 
 def require_commands() -> None:
-    """RuntimeError when SLURM's commands are missing, or would speak to other clusters: a worker would wait for ever in
-    silence."""
+    """BadInput when SLURM's commands are missing, or would speak to other clusters: nothing would ever be submitted."""
     if elsewhere := other_clusters():
-        raise RuntimeError(elsewhere[0])
+        raise BadInput(elsewhere[0])
     if missing := [command for command in ("sbatch", "squeue", "scancel", "scontrol") if not shutil.which(command)]:
-        raise RuntimeError(
+        raise BadInput(
             f"{', '.join(missing)} not on PATH ({os.environ.get('PATH', '')}): start the worker where SLURM's commands "
             "are, or add their folder to PATH (for a systemd unit: Environment=PATH=...)"
         )

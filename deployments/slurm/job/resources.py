@@ -110,7 +110,7 @@ def next_plan(handle: Handle, site: Site, study_file: Path, source: Path, own: A
     last = next(reversed(Journal(jobs_folder(handle.run)).all()), None)
     goes_on = last is not None and (last.end is None or last.end.follows == "AwaitingRetry")
     run = last.flow_run if last is not None and goes_on else ""  # else a person's start makes a new one
-    return plan_of(handle, site, study_file, source, own, run=run, automatic=goes_on)
+    return plan_of(handle, site, study_file, source, own, run=run, automatic=goes_on or bool(handle.waits_for))
 
 
 def description_of(handle: Handle) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from deployments.slurm.cluster import client
 from deployments.slurm.cluster.client import Job, NotNow, Refused, SlurmCommands, Unreachable, Used, require_commands
+from storage.errors import BadInput
 
 
 @pytest.fixture
@@ -262,7 +263,7 @@ def test_a_job_that_went_to_another_cluster_is_not_taken_for_one_here(commands):
 def test_other_clusters_are_refused_before_anything_is_asked_of_them(monkeypatch):
     assert client.other_clusters() == []
     monkeypatch.setenv("SLURM_CLUSTERS", "gpus")
-    with pytest.raises(RuntimeError, match=r"SLURM_CLUSTERS=gpus is set: .*Unset it"):
+    with pytest.raises(BadInput, match=r"SLURM_CLUSTERS=gpus is set: .*Unset it"):
         require_commands()
     assert len(client.other_clusters()) == 1 and "SLURM_CLUSTERS" not in client._environment()
 
@@ -329,11 +330,11 @@ def test_a_cancel_that_was_not_done_is_an_error(commands, printed, code):
         SlurmCommands().cancel(["7", "8"])
 
 
-def test_a_worker_does_not_start_where_slurm_s_commands_are_not(tmp_path, monkeypatch):
+def test_nothing_is_followed_where_slurm_s_commands_are_not(tmp_path, monkeypatch):
     for command in ("sbatch", "squeue", "scontrol"):
         (tmp_path / command).touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RuntimeError, match=rf"scancel not on PATH \({tmp_path}\)"):
+    with pytest.raises(BadInput, match=rf"scancel not on PATH \({tmp_path}\)"):
         require_commands()
     (tmp_path / "scancel").touch(0o755)
     require_commands()
