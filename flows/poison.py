@@ -18,7 +18,7 @@ from tasks.language.stages import LabelledConfig
 from tasks.poison import stages
 from tasks.poison.stages import Study
 
-POOL = Stage("poison-pool", LabelledConfig, "tasks.language.labelled:labelled", needs="cpu")
+POOL = Stage("poison-pool", LabelledConfig, "tasks.language.labelled:labelled", version=2, needs="cpu")
 POISON = Stage("poison-poison", stages.PoisonConfig, "tasks.poison.fit:poison", version=2, needs="cpu")
 FIT = Stage("poison-fit", stages.FitConfig, "tasks.poison.fit:fit", version=4)
 ATTACK = Stage("poison-attack", stages.AttackConfig, "tasks.poison.fit:attack", version=4, needs="cpu")
