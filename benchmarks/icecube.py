@@ -81,7 +81,7 @@ def rates(study: Path) -> None:
         inputs = {role: StageInput(given, "") for role, given in run.reads(about["inputs"]).items()}
         prepared = Prepared.of(config, inputs["events"], inputs["look"], config.inputs)
         report = next((study / "icecube-report").glob("*/final_results.json"))
-        ours = read(report)["recommended"][config.inputs]
+        ours = read(report)["recommended"][config.inputs]["rate"]
         say(f"{config.inputs}: ours recommends {ours}: {_trained(prepared, config, ours) if ours else 'none'}")
         for seed in range(ROUNDS):
             problem = prepared.problem(Trained(inputs=config.inputs), config.budget, seed)

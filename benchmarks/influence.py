@@ -34,7 +34,7 @@ from tasks.influence.scores import gathered, scores
 from tasks.influence.task import Task, token_losses
 
 PEER = Path(__file__).parents[1] / ".venv-kronfluence"
-KINDS = ("linear", "convolution")
+KINDS = ("linear",)
 """kronfluence knows no embeddings."""
 
 
@@ -89,13 +89,6 @@ def mlp(examples: int, width: int = 64) -> Case:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
     return Case(f"MLP 32-{width}-{width}-4", model, torch.randn(examples, 32), torch.randint(0, 4, (examples,)))
-
-
-def convolution(examples: int) -> Case:
-    torch.manual_seed(0)
-    first, second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 12, 3, stride=2)
-    model = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), nn.Linear(300, 4))
-    return Case("two convolutions", model, torch.randn(examples, 3, 12, 12), torch.randint(0, 4, (examples,)))
 
 
 def language(examples: int, vocabulary: int = 60, width: int = 32, length: int = 16) -> Case:
@@ -159,7 +152,7 @@ def theirs(case: Case, queries: int, batch: int, folder: Path) -> tuple[torch.Te
 
 
 def agreement() -> None:
-    for case in (mlp(300), convolution(120), language(120)):
+    for case in (mlp(300), language(120)):
         with tempfile.TemporaryDirectory() as folder:
             mine, *_ = ours(case, 20, 30, Path(folder) / "ours")
             peer, *_ = theirs(case, 20, 30, Path(folder) / "theirs")
@@ -168,7 +161,7 @@ def agreement() -> None:
 
 
 def speed(rounds: int, batch: int) -> None:
-    for case in (mlp(1000), mlp(4000), convolution(1000), language(500, 1000, 64, 64)):
+    for case in (mlp(1000), mlp(4000), language(500, 1000, 64, 64)):
         found: dict[str, list[tuple[float, float]]] = {"ours": [], "kronfluence": []}
         for _ in range(rounds):
             for name, way in (("ours", ours), ("kronfluence", theirs)):

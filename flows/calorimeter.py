@@ -21,9 +21,9 @@ LOOK = Stage("calorimeter-look", stages.LookConfig, "tasks.calorimeter.fit:look"
 MAE = Stage("calorimeter-mae", stages.FillConfig, "tasks.calorimeter.fit:fill", version=3)
 REGRESS = Stage("calorimeter-regress", stages.RegressConfig, "tasks.calorimeter.fit:regress", version=2)
 INPAINT = Stage("calorimeter-inpaint", stages.FillConfig, "tasks.calorimeter.fit:fill", version=3)
-JUDGE = Stage("calorimeter-judge", stages.JudgeConfig, "tasks.calorimeter.judge:judge", version=2)
+JUDGE = Stage("calorimeter-judge", stages.JudgeConfig, "tasks.calorimeter.judge:judge", version=3)
 EXPORT = Stage("calorimeter-export", stages.ExportConfig, "tasks.calorimeter.fit:export", version=2, needs="cpu")
-AUDIT = Stage("calorimeter-audit", stages.EndConfig, "tasks.calorimeter.audit:audit", version=6, needs="cpu")
+AUDIT = Stage("calorimeter-audit", stages.EndConfig, "tasks.calorimeter.audit:audit", version=7, needs="cpu")
 REPORT = Stage("calorimeter-report", stages.EndConfig, "tasks.calorimeter.report:report", version=10, needs="cpu")
 
 

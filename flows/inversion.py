@@ -1,6 +1,6 @@
 """The inversion study: does mining adversarial negatives help an energy network that learns to invert matrices?
 
-    matrices -> pilot -> arms x seeds -> {probe, audit} -> report
+    matrices -> pilot -> arms x seeds -> audit -> report
 
 Every arm is trained with every seed, with equal draws for equal seeds. The page below is the only description of the
 DAG.
@@ -17,9 +17,8 @@ from tasks.inversion.study import Study
 MATRICES = Stage("inversion-matrices", stages.MatricesConfig, "tasks.inversion.matrices:matrices", needs="cpu")
 PILOT = Stage("inversion-pilot", stages.PilotConfig, "tasks.inversion.train:pilot", version=2)
 TRAIN = Stage("inversion-train", stages.TrainConfig, "tasks.inversion.train:train", version=2)
-PROBE = Stage("inversion-probe", stages.ProbeConfig, "tasks.inversion.probe:probe", version=2, needs="cpu")
-AUDIT = Stage("inversion-audit", stages.AuditConfig, "tasks.inversion.audit:audit", version=2, needs="cpu")
-REPORT = Stage("inversion-report", stages.ReportConfig, "tasks.inversion.report:report", version=9, needs="cpu")
+AUDIT = Stage("inversion-audit", stages.AuditConfig, "tasks.inversion.audit:audit", version=3, needs="cpu")
+REPORT = Stage("inversion-report", stages.ReportConfig, "tasks.inversion.report:report", version=10, needs="cpu")
 
 
 @study
@@ -38,11 +37,10 @@ def inversion(study: Study) -> Handle:
         }
         for arm in study.arms
     }  # fmt: skip
-    probe = PROBE({arm: by_seed[study.seeds[0]] for arm, by_seed in cells.items()}, data=data)
-    audit = AUDIT(cells, data=data, probe=probe)
+    audit = AUDIT(cells, data=data)
 
     arms = [arm.name for arm in study.arms]
-    return REPORT(cells, data=data, pilot=pilot, probe=probe, audit=audit, arms=arms, comparisons=study.comparisons)
+    return REPORT(cells, data=data, pilot=pilot, audit=audit, arms=arms, comparisons=study.comparisons)
 
 
 METRICS_OF_A_SWEEP = [

@@ -18,16 +18,16 @@ from tasks.language.stages import LabelledConfig
 from tasks.poison import stages
 from tasks.poison.stages import Study
 
-POOL = Stage("poison-pool", LabelledConfig, "tasks.language.labelled:labelled", needs="cpu")
+POOL = Stage("poison-pool", LabelledConfig, "tasks.language.labelled:labelled", version=2, needs="cpu")
 POISON = Stage("poison-poison", stages.PoisonConfig, "tasks.poison.fit:poison", version=2, needs="cpu")
 FIT = Stage("poison-fit", stages.FitConfig, "tasks.poison.fit:fit", version=4)
 ATTACK = Stage("poison-attack", stages.AttackConfig, "tasks.poison.fit:attack", version=4, needs="cpu")
-FACTORS = Stage("poison-factors", stages.FactorsConfig, "tasks.poison.detect:factors", version=6)
+FACTORS = Stage("poison-factors", stages.FactorsConfig, "tasks.poison.detect:factors", version=7)
 SCORES = Stage("poison-scores", stages.ScoresConfig, "tasks.poison.detect:scores", version=5)
 DETECT = Stage("poison-detect", stages.DetectConfig, "tasks.poison.detect:detect", version=3, needs="cpu")
 REMOVE = Stage("poison-remove", stages.FitConfig, "tasks.poison.fit:fit", version=4)
-AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", version=7, needs="cpu")
-REPORT = Stage("poison-report", stages.EndConfig, "tasks.poison.report:report", version=7, needs="cpu")
+AUDIT = Stage("poison-audit", stages.EndConfig, "tasks.poison.audit:audit", version=8, needs="cpu")
+REPORT = Stage("poison-report", stages.EndConfig, "tasks.poison.report:report", version=8, needs="cpu")
 
 
 @study

@@ -4,20 +4,19 @@ A part counts only with the digest beside it. Memory holds a fixed number of row
 only Parquet's metadata grows, by 2 KB for each column of a row group.
 """
 
-import hashlib
-import heapq
 import math
 import re
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from functools import partial
+from functools import reduce
 from itertools import chain, islice, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage import durable
@@ -30,9 +29,6 @@ KEYS = ("loop", "item", "row")
 """The key columns of rows that a loop over items told."""
 ROW_GROUP_ROWS = 32_768
 """The most rows of a row group, and the most held as Python objects; a part begins a new group."""
-
-SORTED_GROUPS = 8
-"""The row groups held as Arrow columns, to be sorted at once."""
 
 
 class RecordParts:
@@ -90,13 +86,13 @@ class RecordParts:
             self._lock.check()
         durable.write_json(note_file, self._note(part, parquet))
 
-    def merge(self, parts: Sequence[str], path: Path, key_columns: Sequence[str]) -> str:
-        """Writes the parts, in that order, as one Parquet file; returns its `records_digest`, with the same errors."""
+    def merge(self, parts: Sequence[str], path: Path, key_columns: Sequence[str]) -> None:
+        """Writes the parts, in that order, as one Parquet file. CheckFailed unless each row has a key of its own."""
         files = [self._names(part)[0] for part in parts]
         with durable.new_file(path) as temporary:
             schema = _common(pq.read_schema(file) for file in files)
             _write(temporary, schema, chain.from_iterable(map(_batches, files)))
-        return records_digest(path, key_columns)
+            _require_keys(temporary, key_columns)
 
     def _names(self, part: str) -> tuple[Path, Path]:
         if not re.fullmatch(r"[a-z0-9][a-z0-9.@_-]*", part):
@@ -168,50 +164,24 @@ def read_each(
     return dict(rows)
 
 
-def records_digest(file: Path, key_columns: Sequence[str]) -> str:
-    """sha256 over the rows of a Parquet file sorted by the key columns, as canonical JSON with floats in hex.
-
-    Raises CheckFailed when a key column is missing or holds neither text nor whole numbers, when a row has no value
-    there, and when two rows have the same key, which it names. Needs disk space for the rows once more beside the file.
-    """
-    digest, previous, key_of = hashlib.sha256(), None, itemgetter(*key_columns)
-    for row in _in_key_order(file, key_columns):
-        if (key := key_of(row)) == previous:
-            quoted = ", ".join(f"{column}={row[column]!r}" for column in key_columns)
-            advice = "Find the stage that wrote the example twice, or name key columns in which its rows differ"
-            raise CheckFailed("no two records have the same key", f"two of {quoted}", "one", advice)
-        previous = key
-        exact = {name: value.hex() if isinstance(value, float) else value for name, value in row.items()}
-        digest.update(durable.canonical_json(exact) + b"\n")
-    return digest.hexdigest()
-
-
-def _in_key_order(file: Path, key_columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a file by rising key: an external merge sort."""
-    with pq.ParquetFile(file) as parquet:
-        _require_key_columns(parquet.schema_arrow, key_columns)
-        runs = 1 + parquet.metadata.num_rows // (SORTED_GROUPS * ROW_GROUP_ROWS)
-    batches = _batches(file)
-    groups = iter(lambda: list(islice(batches, SORTED_GROUPS)), [])
-    tables = map(partial(_sorted, key_columns=key_columns), map(pa.Table.from_batches, groups))
-    with _spilled(file.parent, tables, max(1, ROW_GROUP_ROWS // runs)) as readers:
-        rows = [(row for batch in reader for row in batch.to_pylist()) for reader in readers]
-        yield from heapq.merge(*rows, key=itemgetter(*key_columns))
-
-
-def _sorted(table: pa.Table, key_columns: Sequence[str]) -> pa.Table:
-    for column in key_columns:
-        if table.column(column).null_count:
-            raise CheckFailed("every record has a key", f"one without {column}", "a value")
-    return table.sort_by([(column, "ascending") for column in key_columns])
-
-
-def _require_key_columns(schema: pa.Schema, key_columns: Sequence[str]) -> None:
-    """Requires text or whole numbers, which Arrow and Python sort alike."""
+def _require_keys(file: Path, key_columns: Sequence[str]) -> None:
+    """CheckFailed where a key column is missing or holds neither text nor whole numbers, and names a key that two rows
+    have. Memory holds the keys alone."""
+    schema = pq.read_schema(file)
     for column in key_columns:
         kind = schema.field(column).type if column in schema.names else "missing"
         if kind not in (pa.string(), pa.int64()):
             raise CheckFailed("records have the columns of their key", f"{column}: {kind}", "text or whole numbers")
+    keys = pq.read_table(file, columns=[*key_columns]).sort_by([(column, "ascending") for column in key_columns])
+    for column in key_columns:
+        if keys.column(column).null_count:
+            raise CheckFailed("every record has a key", f"one without {column}", "a value")
+    pairs = max(0, len(keys) - 1)
+    equal = (pc.equal(keys.column(column).slice(1), keys.column(column).slice(0, pairs)) for column in key_columns)
+    if (place := pc.index(reduce(pc.and_, equal), True).as_py()) >= 0:
+        quoted = ", ".join(f"{column}={value!r}" for column, value in keys.slice(place, 1).to_pylist()[0].items())
+        advice = "Find the stage that wrote the example twice, or name key columns in which its rows differ"
+        raise CheckFailed("no two records have the same key", f"two of {quoted}", "one", advice)
 
 
 @contextmanager

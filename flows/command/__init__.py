@@ -21,7 +21,6 @@
     ratchet deploy [STUDY ...]           pools and deployments on a Prefect server that stays: for a cluster
     ratchet doctor [--site FILE]         whether a cluster has what studies need, or what to do
     ratchet schema STUDY                 the JSON schema of a profile, for an editor
-    ratchet reference [STUDY]            every key, as docs/reference.md has it
 
 `python -m flows.robustness` is `ratchet run robustness`. Exit codes: 0 finished, 1 failed, 2 bad input, 75 unfinished
 (the same command goes on), 130 interrupted.

@@ -61,9 +61,6 @@ def ratchet_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Arg
         "--audit", action="store_true", help="compute recorded numbers of each study again too, drawn anew"
     )
     _add_deployments(add)
-    keys = add("reference", "reference:print_reference", "print docs/reference.md: every key, as Markdown")
-    help_ = "a study or a file of your own (default: the keys that studies have alike)"
-    keys.add_argument("study", metavar="STUDY", nargs="?", default="", help=help_)
     schema = add("schema", "keys:print_schema", "print the JSON schema of a study's profiles, for editors")
     schema.add_argument("study", metavar="STUDY", help="a study or a file of your own")
     completion = add("completion", "keys:print_completion", "print what makes the shell complete these commands")

@@ -23,7 +23,6 @@ from tasks.findings.again import as_argument
 from tasks.stage import outcome
 from tasks.stage.numerics import within
 from tasks.stage.progress import duration
-from tasks.training.phases import rows_at_the_end, told
 from tasks.training.unlearned import best_row
 
 LAST_LINES = 10
@@ -58,7 +57,6 @@ def facts_of(run: RunDirectory) -> dict[str, Any]:
             for key, event in (("micro_batch_examples", "memory ended: micro-batches of"), ("compile", "compiled"))
             if (changed := within(about.get("numerics_changes", []), key))
         ],
-        "time": told(rows_at_the_end(run.timing_file)),
         "reads": [
             {"role": role, "stage": source.stage, "folder": source.path, "there": source.stage_file.exists()}
             for role, source in run.reads(about.get("inputs", {})).items()
@@ -87,7 +85,7 @@ def in_words(facts: dict[str, Any]) -> Iterator[str]:
     command, *notes = facts["again"]
     yield _line("again", command)
     yield from (_line("", f"   {note}") for note in notes)
-    yield from (_line(name, line) for name in ("numerics", "time") for line in facts[name])
+    yield from (_line("numerics", line) for line in facts["numerics"])
     for parent in facts["reads"]:
         gone = "" if parent["there"] else "  (not there any more)"
         yield _line("reads", f"{parent['role']}: {parent['stage']} {parent['folder'].name}{gone}")

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from storage import durable
-from storage.errors import require, require_equal
+from storage.errors import require_equal
 from tasks.calorimeter import stages
 from tasks.calorimeter.fit import FOLDER
-from tasks.calorimeter.judge import PREDICTIONS, SUMS, columns
+from tasks.calorimeter.judge import SUMS, columns
 from tasks.calorimeter.showers import AT_ONCE, TARGETS, generated
 from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, JudgeConfig, LookResult, RegressConfig
 from tasks.findings.audit import Again, Asked, Audited, AuditResult, typical
@@ -55,10 +55,7 @@ def audit(
         run.step(done, len(fits), "models", note=role)
         _require_beginning(role, fit, fits["mae"])
         if not (fit.path / "records.parquet").exists():
-            hidden = _Hidden(role, fit, judged, events.light)
-            ask("sums", range(len(events)), hidden.sums, role)
-            for kind, column in (("forwards", "predicted"), ("neighbours", "neighbours")):
-                ask(kind, hidden.kept_events, partial(hidden.guesses, column), role)
+            ask("sums", range(len(events)), _Hidden(role, fit, judged, events.light).sums, role)
             continue
         of_event = alone(partial(Regressor, targets=len(TARGETS)), fit.path / "model")
         ask("forwards", range(len(events)), partial(_missed, role, fit, events, of_event), role)
@@ -125,7 +122,6 @@ class _Hidden:
     def __post_init__(self) -> None:
         self.config, self.judging = self.given.configuration(FillConfig), self.judged.configuration(JudgeConfig)
         self.network = alone(Filler, self.given.path / "model")
-        self.kept_events = range(min(self.judging.predicted_events or len(self.light), len(self.light)))
 
     def of(self, event: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The hidden sensors by number, and what the network and their neighbours say of each in photons."""
@@ -147,17 +143,8 @@ class _Hidden:
         again += [np.abs(guess - light[hidden])[kind].sum() for guess in guesses.values() for kind in (bright, ~bright)]
         for column, value in zip(SUMS, map(float, again), strict=True):
             (said,) = map(float, recorded[column])
-            yield Again(f"{column} of event {event} by {self.role}", said, value, abs(value) or 1.0)
-
-    def guesses(self, column: str, event: int) -> Iterator[Again]:
-        """Which sensors of an event were hidden, and what was kept of each."""
-        (hidden, guesses), where = self.of(event), f"event {event} by {self.role}"
-        rows = columns(self.judged.path / PREDICTIONS, model=self.role, event=event)
-        rows = {name: values[np.argsort(rows["sensor"])] for name, values in rows.items()}
-        same = np.array_equal(rows["sensor"], hidden) and np.array_equal(rows["photons"], self.light[event][hidden])
-        require(same, f"the hidden sensors of {where} and their light", "others", f"{len(hidden)}, drawn anew")
-        for sensor, recorded, again in zip(hidden, rows[column].tolist(), guesses[column].tolist(), strict=True):
-            yield Again(f"{column} of sensor {sensor} in {where}", recorded, again, typical(rows[column], again))
+            size = value if "mae" in column and value else 1.0  # counts are exact
+            yield Again(f"{column} of event {event} by {self.role}", said, value, size)
 
 
 def alone(kind: Callable[[Network], Any], model: Path) -> OfEvent:

@@ -19,7 +19,7 @@ from tasks.calorimeter import stages
 from tasks.calorimeter.fit import LOSS, normaliser_of, residuals
 from tasks.calorimeter.judge import GUESSES, LIGHT, columns, mean_errors
 from tasks.calorimeter.showers import TARGETS
-from tasks.calorimeter.stages import EndConfig, FillConfig, FitResult, Measures, RegressConfig
+from tasks.calorimeter.stages import EndConfig, FillConfig, Measures, RegressConfig
 from tasks.data.normaliser import Normaliser
 from tasks.findings.compare import compare
 from tasks.findings.configuration import Metric
@@ -30,13 +30,11 @@ from tasks.findings.statistics.seeds import OverSeeds, over_seeds
 from tasks.sensors.xenon import Events
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested
-from tasks.training.initial import TakenPart
 from tasks.training.onnx_files import OnnxFile
 from tasks.training.trained import Trained
 
-WORST = 5
 WEIGHTS = "model/model.safetensors"
-SCORE, NEIGHBOURS, LONGEST = "all targets", "neighbours", "gradient_norm_max"
+SCORE, NEIGHBOURS = "all targets", "neighbours"
 """The first: the mean over the targets of what is missed, as a share of what predicting the mean misses."""
 PAIRS = [["mae-init", "scratch"], ["mae-init", "scratch-longer"], ["scratch", "raw"]]
 """Regressors, and what each is compared with."""
@@ -48,10 +46,9 @@ ORIGINS = Origins(
     computed={
         **dict.fromkeys(("seeds.*", "confidence_level", "min_seeds"), "stage.json"),
         "events": "the events of validation",
-        **dict.fromkeys(("regressors.*", "missed.*", "worst.*"), "records of the regressors"),
+        **dict.fromkeys(("regressors.*", "missed.*"), "records of the regressors"),
         **dict.fromkeys(("pretraining.*", "inpainter.*", "filled.*"), "records of calorimeter-judge"),
         "differences.*": "records of the regressors and of calorimeter-judge",
-        "normaliser_digest.*": "model/",
     },
     asked={
         "trivial.*": "residuals",
@@ -60,8 +57,6 @@ ORIGINS = Origins(
         "repeated.*": "repeated events",
     },
     not_asked={
-        f"regressors.*.{LONGEST}": "metrics.jsonl alone tells the course of a training",
-        "taken.*": "the names of its tensors follow from the pretraining; the weights of a beginning are not kept",
         "exported.*": "the export's own gate compared them, the audit asks the files themselves",
     },
 )
@@ -69,7 +64,7 @@ ORIGINS = Origins(
 
 class FinalResults(StudyResults):
     """Everything that the report says, as numbers. `inpainter` is the one that begins as the masked autoencoder and is
-    trained on; `missed` is by target and arm, `filled` by light and arm, `worst` the events of `worst_events`."""
+    trained on; `missed` is by target and arm, `filled` by light and arm."""
 
     seeds: list[int]
     trivial: dict[str, Measures]
@@ -78,9 +73,6 @@ class FinalResults(StudyResults):
     pretraining: Measures
     inpainter: Measures
     filled: dict[str, dict[str, ArmMean]]
-    taken: dict[str, TakenPart]
-    worst: list[Measures]
-    normaliser_digest: dict[str, str]
     exported: dict[str, OnnxFile]
     differences: list[Comparison]
     confidence_level: float
@@ -111,19 +103,11 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
         **of_runs(run, inputs, kinds, gates(inputs, fits)),
         seeds=config.seeds,
         trivial={"predict_mean": look.trivial},
-        regressors={
-            arm: {target: fmean(missed[target][arm].values()) for target in TARGETS}
-            | {LONGEST: max(fit.trained.largest_gradient_norm for fit in by_seed.values())}
-            for arm, by_seed in regressors.items()
-        },
+        regressors={arm: {target: fmean(missed[target][arm].values()) for target in TARGETS} for arm in regressors},
         missed={of: {arm: arm_mean(values, level) for arm, values in arms.items()} for of, arms in missed.items()},
         pretraining=filled.measures["mae"],
         inpainter={name: fmean(of[name] for of in inpainters) for name in inpainters[0]},
         filled=filled.arms(level),
-        taken={role: fit.taken for role, fit in fits.items() if fit.taken and role.endswith(f"-{config.seeds[0]}")},
-        worst=worst_events(inputs["data"], [*nested(inputs)["mae-init"].values()], look.trivial),
-        normaliser_digest={"look": normaliser_of(inputs["look"]).digest}
-        | {role: fit.normaliser for role, fit in fits.items()},
         exported=exported,
         differences=compared({SCORE: missed[SCORE], **filled.values()}, partial(filled.over, level), config),
         events=events["validation"],
@@ -139,22 +123,21 @@ def _by_seed(measures: Mapping[int, Any], measure: str) -> Measures:
 
 @dataclass(frozen=True)
 class Fit:
-    """A training: by how much a regressor misses each target, its course, its normaliser, and its beginning."""
+    """A training: by how much a regressor misses each target, and its normaliser."""
 
     missed: Measures
-    trained: Trained
     normaliser: str
-    taken: TakenPart | None
 
     @classmethod
     def of(cls, role: str, given: StageInput, events: Mapping[str, int]) -> Fit:
         file = given.path / "records.parquet"
         config = given.configuration(RegressConfig if file.exists() else FillConfig)
-        trained, missed = Trained.of(role, given, LOSS, config.budget, events["train"]), {}
+        Trained.of(role, given, LOSS, config.budget, events["train"])  # refuses what did not spend its budget
+        missed = {}
         if file.exists():
             rows = _in_order(columns(file), events["validation"], f"the records in {given.path}")
             missed = residuals(np.column_stack([rows[name] for name in TARGETS]))
-        return cls(missed, trained, Normaliser.load(given.path / "model").digest, FitResult.read(given).taken)
+        return cls(missed, Normaliser.load(given.path / "model").digest)
 
 
 def _in_order(rows: dict[str, np.ndarray], events: int, what: str) -> dict[str, np.ndarray]:
@@ -220,21 +203,6 @@ def compared(
     untaught = [arm for arm, by_seed in values[SCORE].items() if any(score >= 1 for score in by_seed.values())]
     how = (config.confidence_level, config.min_seeds, untaught, same, sources)
     return [*chain(*compare(values, metrics, *how).differences.values())]
-
-
-def worst_events(data: StageInput, regressors: Sequence[StageInput], trivial: Measures) -> list[Measures]:
-    """The events that these regressors miss most, by the mean over targets as a share of what predicting the mean
-    misses: their truth, and by how much each target is missed, in the mean over the regressors."""
-    tables = [columns(fit.path / "records.parquet") for fit in regressors]
-    missed = {target: np.mean([np.abs(table[target]) for table in tables], axis=0) for target in TARGETS}
-    share = np.mean([missed[target] / trivial[target] for target in TARGETS], axis=0)
-    truth = Events.open(data, "validation").truth
-    return [
-        {"event": float(event), "share": float(share[event])}
-        | dict(zip(TARGETS, truth[event].tolist(), strict=True))
-        | {f"missed_{target}": float(missed[target][event]) for target in TARGETS}
-        for event in np.argsort(-share, kind="stable")[:WORST].tolist()
-    ]
 
 
 def gates(inputs: Mapping[str, StageInput], fits: Mapping[str, Fit]) -> Iterator[Gate]:

@@ -51,8 +51,7 @@ def look(run: StageRun, config: stages.LookConfig, data: StageInput) -> stages.L
     parts = (train.light[first : first + AT_ONCE] for first in range(0, len(train), AT_ONCE))
     columns = column_statistics((light[light != SENTINEL][:, None] for light in parts), [READING])
     columns += column_statistics([np.array(train.truth)], TARGETS)
-    steps = Normaliser.measured(columns).steps
-    normaliser = Normaliser(steps=[RECORDED, *steps[1:]] if config.scaling == "logarithm" else steps)
+    normaliser = Normaliser(steps=[RECORDED, *Normaliser.measured(columns[1:]).steps])
     require_inputs(columns, normaliser, config.max_absolute_z)
     with run.publish("normaliser") as folder:
         normaliser.save(folder)

@@ -14,18 +14,14 @@ import torch
 from storage.errors import require
 from tasks.calorimeter.stages import FillConfig, JudgeConfig
 from tasks.data.normaliser import Normaliser
-from tasks.sensors.batches import Batch, Batches
+from tasks.sensors.batches import Batches
 from tasks.sensors.configuration import Filling
 from tasks.sensors.networks import Filler, kept
 from tasks.sensors.xenon import Events
 from tasks.stage.numerics import device
-from tasks.stage.preflight import require_disk
-from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageInput, StageRun
 
-EVENTS_IN_A_PART, KEPT_BYTES, SORTED_BYTES = 50, 54, 26
-"""A row of a prediction takes 27 bytes in its part and 25 merged; so many more while they are sorted. Measured."""
-PREDICTIONS, KEY, OF_SENSOR = "predictions.parquet", ("model", "event"), ("model", "event", "sensor")
+EVENTS_IN_A_PART, KEY = 50, ("model", "event")
 LIGHT, GUESSES = ("bright", "dim"), ("mae", "neighbour_mae")
 SUMS = ("live", *LIGHT, *(f"{guess}_{light}" for guess in GUESSES for light in LIGHT))
 """Columns of an event: sensors that are alive, hidden ones by light, and the sums of what these are missed by."""
@@ -33,30 +29,18 @@ Rows = Iterator[dict[str, Any]]
 
 
 def judge(run: StageRun, config: JudgeConfig, data: StageInput, **fits: StageInput) -> dict[str, float]:
-    """Records: the errors in every event of validation by each network, summed over its bright and its dim sensors.
-    Publishes `predictions.parquet`, each hidden sensor of the first `predicted_events`."""
+    """Records: the errors in every event of validation by each network, summed over its bright and its dim sensors."""
     events, where = Events.open(data, "validation"), device(config.execution)
-    kept = min(len(events), config.predicted_events or len(events))
     configs = ((role, fit.configuration(FillConfig)) for role, fit in fits.items())
     asked = dict(sorted(configs, key=lambda how: (how[0] != "mae", how[1].seed)))  # bytes are those of any page's order
-    live = int((events.light[0] >= 0).sum())
-    rows = int(sum(kept * live * how.filling.mask_ratio for how in asked.values()))
-    require_disk(run.directory, rows * (KEPT_BYTES + SORTED_BYTES))
-    size = (
-        f"{kept:,} of {len(events):,} events (predicted_events), about {rows:,} rows, {rows * KEPT_BYTES / 1e6:.1f} MB"
-    )
-    run.log.info("keeps the predictions of %s", size, extra=FOR_THE_TERMINAL)
-    keys: dict[tuple[str, ...], list[str]] = {KEY: [], OF_SENSOR: []}
+    keys: list[str] = []
     for role, how in asked.items():
         at_once = config.execution.micro_batch_examples
         filled = Filled.load(fits[role], events, how.filling, how.mask_seed, at_once, where)
-        errors = partial(filled.errors, bright_photons=config.bright_photons)
-        for key, made, end in ((KEY, errors, len(events)), (OF_SENSOR, filled.sensors, kept)):
-            parts = partial(_rows, run, role, made, end)
-            keys[key] += run.each(range(0, end, EVENTS_IN_A_PART), parts, "parts", role, f"{role}-{len(key)}-".lower())
-    with run.watched(config.execution.stall_minutes), run.publish_file(PREDICTIONS) as file:
-        run.records.merge(keys[OF_SENSOR], file, OF_SENSOR)
-    run.merge_records(keys[KEY], KEY)
+        parts = partial(_rows, run, role, partial(filled.errors, bright_photons=config.bright_photons), len(events))
+        starts = range(0, len(events), EVENTS_IN_A_PART)
+        keys += run.each(starts, parts, "parts", role, f"{role}-".lower())
+    run.merge_records(keys, KEY)
     for role, how in asked.items():  # refused here already where no bright sensor is hidden
         mean_errors(columns(run.directory / "records.parquet", model=role), how.filling.mask_ratio)
     return {}
@@ -86,19 +70,10 @@ class Filled:
         return cls(kept(Filler, model).to(device), batches, at_once)
 
     @torch.no_grad()
-    def sensors(self, first: int, end: int) -> Rows:
-        """Each hidden sensor of some events: what it showed, what the network says, and its neighbours' mean."""
-        for indices, batch, predicted in self._in_turn(first, end):
-            of = batch.hidden.nonzero(as_tuple=True)
-            values = (batch.photons, predicted, batch.neighbours())
-            columns = [indices[of[0].cpu()].tolist(), of[1].tolist(), *(value[of].tolist() for value in values)]
-            for row in zip(*columns, strict=True):
-                yield dict(zip(("event", "sensor", "photons", "predicted", "neighbours"), row, strict=True))
-
-    @torch.no_grad()
     def errors(self, first: int, end: int, bright_photons: float) -> Rows:
         """SUMS of some events; sensors with so many photons or more are bright."""
-        for indices, batch, predicted in self._in_turn(first, end):
+        for indices, batch in self.batches.in_turn(self.at_once, first, end):
+            predicted = self.batches.photons(self.network(batch.seen))
             is_bright = batch.photons >= bright_photons
             kinds = [batch.hidden & is_bright, batch.hidden & ~is_bright]
             missed = [(guess - batch.photons).abs().double() for guess in (predicted, batch.neighbours())]
@@ -107,10 +82,6 @@ class Filled:
                 indices.tolist(), torch.stack([of.double().sum(1) for of in columns], 1), strict=True
             ):
                 yield {"event": event, **dict(zip(SUMS, row.tolist(), strict=True))}
-
-    def _in_turn(self, first: int, end: int) -> Iterator[tuple[np.ndarray, Batch, torch.Tensor]]:
-        for indices, batch in self.batches.in_turn(self.at_once, first, end):
-            yield indices, batch, self.batches.photons(self.network(batch.seen))
 
 
 def columns(file: Path, **of: object) -> dict[str, np.ndarray]:

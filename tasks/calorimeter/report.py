@@ -1,26 +1,22 @@
 """calorimeter-report: does pretraining help, and is filling in better than the mean of the neighbours?"""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.calorimeter.final_results import SCORE, FinalResults, final_results
-from tasks.calorimeter.judge import LIGHT, PREDICTIONS
+from tasks.calorimeter.judge import LIGHT
 from tasks.calorimeter.showers import TARGETS
 from tasks.calorimeter.stages import EndConfig
 from tasks.findings.arms import answer_figure, arm_table, comparison_table
-from tasks.findings.document import Document, Figure
+from tasks.findings.document import Document
 from tasks.findings.numbers import span
 from tasks.findings.prose import Pieces, fill
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.statistics.comparison import Comparison
 from tasks.findings.table import Table
-from tasks.sensors.pictures import event_map, saliency_map
-from tasks.sensors.xenon import Events
 from tasks.stage.run import StageInput, StageRun
-from tasks.stage.study import nested
 from tasks.training.onnx_files import exported_in_words
 
-SHORT, LOOKED_AT = "{:.3g}".format, 100
+SHORT = "{:.3g}".format
 NAMES = dict(zip(TARGETS, ("u (cm)", "v (cm)", "w (cm)", "energy (MeV)"), strict=True))
 KINDS = {
     "scratch": "begins with random weights",
@@ -40,18 +36,12 @@ FILLING = {"better": "better", "worse": "worse", "": "not shown better"}
 def report(run: StageRun, config: EndConfig, **inputs: StageInput) -> Published:
     """Verifies every byte that it reads; `inputs` are the stages by the names that the page gives them."""
     require_verified(inputs)
-    results, given = final_results(run, config, inputs), nested(inputs)
-    events, seed = Events.open(inputs["data"], "validation"), config.seeds[0]
-    first = {arm: given[arm][seed].path / "model" for arm in ("scratch", "mae-init")}
-    drawn = {
-        "event": event_map(events, inputs["judged"].path / PREDICTIONS, "mae"),
-        "saliency": saliency_map(first, seed, events, LOOKED_AT),
-    }
-    return publish_report(run, inputs, results, document(results, drawn))
+    results = final_results(run, config, inputs)
+    return publish_report(run, inputs, results, document(results))
 
 
-def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
-    """The report: answer, tables, and figures of events, which are `drawn`."""
+def document(results: FinalResults) -> Document:
+    """The report: answer and tables."""
     level, rows, filled = results.confidence_level, results.differences, results.filled
     means = {arm: of.mean for arms in (results.missed[SCORE], *filled.values()) for arm, of in arms.items()}
     kinds = {"what regressors miss": rows[:3], "what is filled in": rows[3:]}
@@ -62,19 +52,13 @@ def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
     pieces: Pieces = {
         "answer": answer_figure(kinds, caption, "difference (%)", base=lambda _, row: means[row.reference]),
         "missed": _missed(results),
-        "worst": _worst(results),
-        "saliency": drawn["saliency"],
-        "event": drawn["event"],
         "filled": arm_table(arms, level, of_light, draws=", of other seeds and other events"),
         "differences": comparison_table(rows, level, results.min_seeds),
     }
-    digests = results.normaliser_digest
     words = {
         "verdict": verdict(rows),
         "missed": results.missed[SCORE],
         "short": SHORT,
-        "raw": sorted({digest[:12] for digest in digests.values()} - {digests["look"][:12]}),
-        "taken": next(of for role, of in results.taken.items() if role.startswith("mae-init")),
         "exported": exported_in_words(results.exported, [*NAMES.values()]),
     }
     return fill(Path(__file__).with_name("report.md"), results, pieces, **words)
@@ -92,18 +76,6 @@ def _missed(results: FinalResults) -> Table:
         f"68% of the {results.events:,} events of validation are missed by no more than this, in the mean over seeds: "
         "all targets as a share of what predicting the mean misses, with its interval over seeds; each in its unit.",
         ["arm", "what", "seeds", "all targets", "interval", *NAMES.values()],
-        rows,
-    )
-
-
-def _worst(results: FinalResults) -> Table:
-    rows = []
-    for event in results.worst:
-        by_target = [f"{SHORT(event[name])} ({SHORT(event[f'missed_{name}'])})" for name in TARGETS]
-        rows.append([f"{event['event']:g}", *by_target, SHORT(event["share"])])
-    return Table(
-        "The events that mae-init misses most: their truth and, in brackets, by how much it is missed in the mean.",
-        ["event", *NAMES.values(), "share of predicting the mean"],
         rows,
     )
 

@@ -22,8 +22,6 @@ from tasks.training.budget import Budget
 from tasks.training.initial import TakenPart
 from tasks.training.onnx_files import OnnxFile, installed
 
-Scaling = Literal["logarithm", "measured"]
-
 
 class Generated(Readings):
     """Showers of our own generator: a point of light in the detector."""
@@ -73,10 +71,6 @@ class Study(StudyBase):
     showers: Annotated[Generated | RootFiles, Field(discriminator="source")] = scientific(
         Generated(), description="Where the events come from."
     )
-    scaling: Scaling = scientific(
-        "logarithm",
-        description="How light is normalised: ln(1 + x / 1000) / 4.08, as recorded, or by mean and deviation of train.",
-    )
     limits: InputLimits = scientific(InputLimits(), description="How large inputs may be, normalised.")
     network: Network = scientific(Network(), description="The encoder of every model.")
     mae: Filling = scientific(Filling(mask_ratio=0.6), description="What the pretraining hides.")
@@ -86,9 +80,6 @@ class Study(StudyBase):
     inpaint: Filling = scientific(Filling(mask_ratio=0.05), description="What is hidden from the inpainters.")
     inpaint_budget: Budget = scientific(_recorded(1e-4, 1024), description="What each inpainter may spend.")
     bright_photons: float = scientific(100.0, gt=0, description="Sensors with so much light or more are bright.")
-    predicted_events: int | None = scientific(
-        50, ge=1, description="Events on which filling in is judged; each prediction is kept. Empty: all of validation."
-    )
     confidence_level: float = scientific(0.95, gt=0.5, lt=1, description="Confidence level of every interval.")
     min_seeds: int = scientific(3, ge=2, description="Of fewer seeds nothing is called better.")
     audit: Audit = scientific(Audit(), description="What is computed again, by a plain path, before the report.")
@@ -120,7 +111,7 @@ REGRESSORS = ("scratch", "scratch-longer", "mae-init", "raw")
 INPAINTERS = ("scratch", "frozen", "finetune")
 EXPORTED = "exports"
 AUDIT_TOLERANCE = 1e-3
-AUDITED = dict.fromkeys(("residuals", "sums", "neighbours", "forwards", "repeated events"), AUDIT_TOLERANCE)
+AUDITED = dict.fromkeys(("residuals", "sums", "forwards", "repeated events"), AUDIT_TOLERANCE)
 """Kinds of numbers that the audit computes again, to within so much of its usual size; where models are
 exported, what their files say too."""
 Measures = dict[str, float]
@@ -146,7 +137,6 @@ class LookConfig(OfStudy):
 
     numerics: ClassVar = Numerics()
 
-    scaling: Scaling
     max_absolute_z: float = scientific(description="How large light may be, normalised.")
 
 
@@ -176,7 +166,6 @@ class JudgeConfig(OfStudy):
     """calorimeter-judge: what networks that fill in miss; other values train nothing anew."""
 
     bright_photons: float
-    predicted_events: int | None
 
 
 class ExportConfig(OfStudy):

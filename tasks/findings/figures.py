@@ -9,18 +9,15 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from tasks.findings.document import Figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
-    from matplotlib.path import Path
 
 COLOURS = {
     "ink": ("#010203", "#222222"),
@@ -54,9 +51,6 @@ SERIES_STYLES = (
     SeriesStyle(COLOURS["series-2"][0], "-", "o"),
     SeriesStyle(COLOURS["series-3"][0], (0, (5, 2)), "s"),
 )
-
-LEVELS = 8
-"""The shades of a map."""
 
 
 @dataclass(frozen=True)
@@ -171,37 +165,6 @@ def dots(name: str, caption: str, numbers: str, rows: Sequence[Dots], x_label: s
         _rows(axes, [row.label for row in rows], x_label)
 
     return _figure(name, caption, numbers, 0.8 + 0.36 * len(rows), draw)
-
-
-def maps(name: str, caption: str, panels: Mapping[str, np.ndarray]) -> Figure:
-    """Maps [rows, columns] beside one another: the larger a value, the darker its cell; one that is NaN stays empty."""
-    low, high = (float(extreme([extreme(values) for values in panels.values()])) for extreme in (np.nanmin, np.nanmax))
-
-    def draw(canvas: Canvas) -> None:
-        from matplotlib.patches import PathPatch
-
-        grid = canvas.subplots(1, len(panels), squeeze=False)[0]
-        for axes, (title, values) in zip(grid, panels.items(), strict=True):
-            dark = np.ceil(LEVELS * (values - low) / (high - low)).clip(min=1)
-            for level in range(1, LEVELS + 1):
-                colour, alpha = SERIES_STYLES[1].colour, level / LEVELS
-                axes.add_patch(PathPatch(_cells(dark == level), facecolor=colour, alpha=alpha, linewidth=0))
-            axes.set(xlim=(0, values.shape[1]), ylim=(values.shape[0], 0), aspect="equal", xticks=[], yticks=[])
-            axes.set_title(title, loc="left", fontsize=FONT_POINTS, color=INK)
-
-    return _figure(name, caption, f"{', '.join(panels)}; from {low:.3g} to {high:.3g}", 2.6, draw, width_inches=5.6)
-
-
-def _cells(chosen: np.ndarray) -> Path:
-    """The path around some cells of a map [rows, columns], a rectangle for each run of them in a row."""
-    from matplotlib.path import Path
-
-    corners: list[tuple[int, int]] = []
-    for row, cells in enumerate(chosen):
-        for start, end in np.flatnonzero(np.diff(np.pad(cells, 1))).reshape(-1, 2).tolist():
-            corners += [(start, row), (end, row), (end, row + 1), (start, row + 1), (start, row)]
-    codes = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY] * (len(corners) // 5)
-    return Path(np.reshape(corners, (-1, 2)), codes)
 
 
 def _rows(axes: Axes, labels: list[str], x_label: str) -> None:

@@ -38,21 +38,14 @@ WORST: tuple[Status, ...] = ("ok", "jittered", "blocks", "one_side", "diagonal",
 class Decomposition:
     """Eigenvalues [n] (ascending, fp64) and eigenvectors [n, n] in columns. `status`: `ok`; `jittered` (right to
     `residual`); `diagonal` (no solver served: the values are the matrix's diagonal, vectors None); `not_finite` (values
-    None too). `rungs`: the remedies tried and what became of each. `asymmetry`: ||M - M^T|| / ||M||."""
+    None too). `rungs`: the remedies tried and what became of each."""
 
     module: str
     status: Status
     values: torch.Tensor | None = None
     vectors: torch.Tensor | None = None
     rungs: list[str] = field(default_factory=list)
-    asymmetry: float | None = None
     residual: float | None = None
-
-    def told(self) -> dict[str, Any]:
-        """All but the tensors, for JSON, with the extreme eigenvalues and their ratio, None where that is no number."""
-        low, high = (None, None) if self.values is None else (float(self.values.min()), float(self.values.max()))
-        extremes = {"minimum": low, "maximum": high, "condition": high / low if low and high and low > 0 else None}
-        return extremes | {key: value for key, value in vars(self).items() if key not in ("values", "vectors")}
 
 
 def _scipy(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,7 +66,7 @@ def decomposed(matrix: torch.Tensor, module: str, solvers: Mapping[str, Solver] 
         return Decomposition(module, "not_finite", rungs=[f"{wrong} values are not finite, the first at {first}"])
     matrix, rungs, (default, *others) = matrix.double(), [], solvers
     size = float(matrix.norm()) or 1.0
-    asymmetry, matrix = float((matrix - matrix.T).norm()) / size, (matrix + matrix.T) / 2
+    matrix = (matrix + matrix.T) / 2
     for name, jitter in [*((default, jitter) for jitter in JITTERS), *((other, 0.0) for other in others)]:
         shift = jitter * matrix.diagonal().mean()
         try:
@@ -87,8 +80,8 @@ def decomposed(matrix: torch.Tensor, module: str, solvers: Mapping[str, Solver] 
             continue
         rungs.append(f"{name}, jitter {jitter:g}: residual {residual:.2g}")
         if residual <= RESIDUAL:
-            return Decomposition(module, "jittered" if jitter else "ok", values, vectors, rungs, asymmetry, residual)
-    return Decomposition(module, "diagonal", matrix.diagonal().clone(), None, [*rungs, "the diagonal"], asymmetry)
+            return Decomposition(module, "jittered" if jitter else "ok", values, vectors, rungs, residual)
+    return Decomposition(module, "diagonal", matrix.diagonal().clone(), None, [*rungs, "the diagonal"])
 
 
 def compute_factors(
@@ -172,7 +165,9 @@ def _eigen(done: ModuleStatistics, matrices: Tensors, solvers: Mapping[str, Solv
     worse, step = status in ("diagonal", "not_finite"), "finished" if status == "not_finite" else "eigen"
     new = {"step": step, "status": status, "degraded": done.degraded or worse}
     vectors = {key: side.vectors.to(matrices[key]) for key, side in sides.items() if side.vectors is not None}
-    return vectors, new | {"sides": [side.told() for side in sides.values()]}
+    return vectors, new | {
+        "sides": [{"module": side.module, "status": side.status, "rungs": side.rungs} for side in sides.values()]
+    }
 
 
 def _judged(curvature: torch.Tensor) -> dict[str, Any]:

@@ -29,7 +29,7 @@ log = logging.getLogger("ratchet.influence")
 @dataclass(frozen=True)
 class ModuleStatistics:
     """How one module's factors came about: `status` is the worst of its sides and their blocks, of which `sides` tells
-    all (`Decomposition.told`), or says that a side is in `blocks`, that only `one_side` is decomposed, or that there is
+    all, or says that a side is in `blocks`, that only `one_side` is decomposed, or that there is
     `no_curvature`; `examples` were counted in each factor; `degraded` means worse than was asked for."""
 
     UNUSABLE: ClassVar = ("not_finite", "no_curvature")  # left out of scores

@@ -13,7 +13,7 @@ from torch import nn
 
 from storage.errors import BadInput
 
-KINDS: dict[type, str] = {nn.Linear: "linear", nn.Conv2d: "convolution", nn.Embedding: "embedding"}
+KINDS: dict[type, str] = {nn.Linear: "linear", nn.Embedding: "embedding"}
 CPU_TIME, GPU_TIME = (3_000, 8.3, 3.0), (32_128, 25.2, 2.8)
 """Measured solutions in fp64: dimension, seconds, and the power by which they grow. 2 CPU cores; an H100, CUDA 13."""
 SOLVER_BYTES, CUSOLVER_12_TAKES, SMALLEST_BLOCK = 48, 23_000, 64
@@ -35,9 +35,8 @@ class Limits:
     """`seconds` bound one eigendecomposition; `kinds` are of KINDS; `exclude` are patterns of module names. `batch`
     examples at once are padded to `positions`, as the task makes them, where the plan is to count their memory."""
 
-    strategy: Literal["ekfac", "diagonal", "identity"] = "ekfac"
     seconds: float = 30.0
-    kinds: Sequence[str] = ("linear", "convolution", "embedding")
+    kinds: Sequence[str] = ("linear", "embedding")
     exclude: Sequence[str] = ()
     batch: int = 32
     positions: int = 0
@@ -112,18 +111,14 @@ def _planned(uses: list[tuple[str, nn.Module]], machine: Machine, limits: Limits
     module, names = uses[0][1], [name for name, _ in uses]
     kind, bias = KINDS[type(module)], getattr(module, "bias", None) is not None and len(uses) == 1
     rows, columns = len(module.weight), module.weight[0].numel() + bias
-    held = 4 * limits.batch * limits.positions * (rows + columns) * (kind != "convolution")
+    held = 4 * limits.batch * limits.positions * (rows + columns)
     plan = ModulePlan(names[0], kind, names, rows, columns, bias, 12 * rows * columns + held)
     if kind not in limits.kinds or any(fnmatch(name, pattern) for name in names for pattern in limits.exclude):
         return replace(plan, treatment="excluded")
-    if getattr(module, "groups", 1) > 1:
-        return replace(plan, treatment="excluded", why="no factors of a grouped convolution", chosen=False)
     if plan.bytes > machine.memory_bytes:
         beside = f", a sum and {limits.batch} x {limits.positions:,} positions" if held else " and a sum"
         why = f"a gradient, Lambda{beside} need {plan.bytes / 1e9:.1f} GB of {machine.memory_bytes / 1e9:.1f}"
         return replace(plan, treatment="excluded", why=why, chosen=False)
-    if limits.strategy != "ekfac":
-        return plan
     one_hot = "tokens are a diagonal factor" + f", and one-hot in a batch: {held / 1e9:.1f} GB" * bool(held)
     of_rows, why_rows = (1, one_hot) if kind == "embedding" else _block(rows, machine, limits)
     of_columns, why_columns = _block(columns, machine, limits)

@@ -90,19 +90,3 @@ def gathered(blocks: Iterable[Block]) -> torch.Tensor:
     for queries, _, scores in blocks:
         rows.setdefault(queries.tobytes(), []).append(scores)
     return torch.cat([torch.cat(parts, 1) for parts in rows.values()])
-
-
-def tracin(
-    checkpoints: Iterable[tuple[Task, Task, float]],
-    train: np.ndarray,
-    queries: np.ndarray | Sequence[np.ndarray],
-    plan: Plan,
-    batch: int = 32,
-    told: Told = lambda *_: None,
-) -> torch.Tensor:
-    """TracIn [rows, N] (Pruthi et al. 2020, arXiv 2002.08484): products of gradients times the rate, summed over
-    checkpoints (training task, query task, learning rate), each of which is loaded at its turn."""
-    total = torch.zeros(len(queries), len(train))
-    for of_train, of_queries, rate in checkpoints:
-        total += rate * gathered(scores(of_train, of_queries, train, queries, plan, batch=batch, told=told))
-    return total

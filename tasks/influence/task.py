@@ -1,6 +1,6 @@
 """What influence needs to know of a model and its examples; and what flows through its weights: an example's gradient
-is a sum over positions of products of two vectors, output gradient and input of a linear layer, the same over patches
-for a convolution, a token's unit vector and the output gradient for an embedding."""
+is a sum over positions of products of two vectors, output gradient and input of a linear layer, a token's unit vector
+and the output gradient for an embedding."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -104,11 +104,6 @@ def _sides(module: nn.Module, inputs: torch.Tensor, gradient: torch.Tensor, bias
         units = gradient.new_zeros(*inputs.shape, module.num_embeddings).scatter_(-1, inputs.long()[..., None], 1)
         units[..., [] if module.padding_idx is None else module.padding_idx] = 0
         inputs, gradient = gradient, units
-    if isinstance(module, nn.Conv2d):
-        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        inputs = functional.pad(inputs, module._reversed_padding_repeated_twice, mode)
-        inputs = functional.unfold(inputs, module.kernel_size, module.dilation, 0, module.stride).transpose(1, 2)
-        gradient = gradient.flatten(2).transpose(1, 2)
     inputs = functional.pad(inputs, (0, 1), value=1.0) if bias else inputs
     return [side.reshape(len(side), -1, side.shape[-1]).to(exact) for side in (gradient, inputs)]
 
@@ -153,8 +148,7 @@ def require_drawn(task: Task, indices: np.ndarray) -> None:
 
 def require_faithful(task: Task, plan: Plan, indices: np.ndarray, tolerance: float = 1e-3) -> None:
     """CheckFailed unless each example's gradient, taken by hooks in one batch, is autograd's of it alone: else padding
-    is read, or examples mix, or a weight is used past its module, or the rows of a batch are no examples. Of weights in
-    half precision the difference may be four units of their last place."""
+    is read, or examples mix, or a weight is used past its module, or the rows of a batch are no examples."""
     together, modules = captured(task, plan, indices), dict(task.model.named_modules())
     for row, index in enumerate(indices):
         with _evaluated(task.model):
@@ -165,9 +159,8 @@ def require_faithful(task: Task, plan: Plan, indices: np.ndarray, tolerance: flo
             ours = sum(left[row].T @ right[row] for _, left, right in uses)[:, : gradient[0].numel()]
             difference = float((ours - gradient.flatten(1)).norm()) / max(float(gradient.norm()), least)
             what = f"gradient of example {index} by {item.name} in a batch, relative difference from that of it alone"
-            advice = "Padding is read, or examples mix, or the weight is used past its module (then exclude it)"
-            if (dtype := gradient.dtype).itemsize < 4:
-                advice += f"; or {dtype} rounds too much here: take model.float()"
-            require_limit(
-                what, difference, max(tolerance, 4 * torch.finfo(dtype).eps * (dtype.itemsize < 4)), advice=advice
+            advice = (
+                "Padding is read, or examples mix, or the weight is used past its module (then exclude it), or half "
+                "precision rounds too much (then take model.float())"
             )
+            require_limit(what, difference, tolerance, advice=advice)

@@ -4,22 +4,19 @@ torch."""
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import pairwise, product
-from pathlib import Path
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import nn
 
-from storage import durable
-from storage.errors import require_each_once, require_equal
-from tasks.findings.audit import Again, Asked, Audited, AuditResult, typical
+from storage.errors import require_equal
+from tasks.findings.audit import Again, Asked, Audited, AuditResult
 from tasks.inversion import stages
 from tasks.inversion.diffusion import Diffusion, EnergyNetwork
 from tasks.inversion.final_results import errors_of
 from tasks.inversion.matrices import MEASURED, QUANTILES, Pairs, drawn, fixed_pairs
-from tasks.inversion.probe import look_at
-from tasks.inversion.stages import AUDITED, INSIDE, SPLITS, MatricesResult, NegativeFacts, ProbeResult, SplitFacts
+from tasks.inversion.stages import AUDITED, INSIDE, SPLITS, MatricesResult, SplitFacts
 from tasks.inversion.study import Network
 from tasks.inversion.train import Judge, descent_differences, largest_difference, load_network
 from tasks.stage.run import StageInput, StageRun
@@ -37,20 +34,11 @@ SAME, MOST = 1e-5, 64
 """Entries that differ by less are the same; more inverses of one matrix are not followed."""
 
 
-def audit(
-    run: StageRun, config: stages.AuditConfig, data: StageInput, probe: StageInput, **cells: StageInput
-) -> AuditResult:
+def audit(run: StageRun, config: stages.AuditConfig, data: StageInput, **cells: StageInput) -> AuditResult:
     """CheckFailed names the first cell and matrix whose error is another one than that of its record."""
-    audited = Audited(run, "torch, matrix by matrix (how a matrix comes, and negatives, by the stage's own code)")
+    audited = Audited(run, "torch, matrix by matrix (how a matrix comes by the stage's own code)")
     splits = {split: fixed_pairs(data, split) for split in SPLITS}
     audited.ask(_facts(data, splits))
-    looks, arms = ProbeResult.read(probe).negatives, _arms_of(probe)
-    asked = probe.configuration(stages.ProbeConfig).probe
-    require_each_once(
-        "the probe looked at each arm, time and number of steps once",
-        ((look.arm, look.time, look.descent_steps) for look in looks),
-        product(arms.values(), asked.times, asked.descent_steps),
-    )
     for done, (cell, trained) in enumerate(cells.items()):
         run.step(done, len(cells), "trainings", note=cell)
         network = load_network(trained, splits[INSIDE].x.shape[1], config.network)
@@ -60,10 +48,6 @@ def audit(
             how = (again, "of an error", AUDITED["errors"], config.audit.examples)
             audited.ask(Asked("errors", range(len(pairs)), *how), cell + split)
         audited.ask(_differences(cell, network, trained, splits[INSIDE]))
-        if arm := arms.get(trained.path):
-            some = splits[INSIDE].first(asked.matrices)
-            of_arm = [look for look in looks if look.arm == arm]
-            audited.ask(_negatives(of_arm, network, some, trained, probe, config.audit.examples), cell)
     return audited.result()
 
 
@@ -112,8 +96,8 @@ def _error(
 
 
 def _differences(cell: str, network: EnergyNetwork, trained: StageInput, fixed: Pairs) -> Asked[str]:
-    """Answers and negatives of a matrix depend on how it comes by so much as was said: here and in `_negatives` the
-    stage's own code computes, on the kept weights."""
+    """Answers and negatives of a matrix depend on how it comes by so much as was said, by the stage's own code on the
+    kept weights."""
     result, config = stages.TrainResult.read(trained), trained.configuration(stages.TrainConfig)
     diffusion = Diffusion.cosine(config.network.diffusion_steps)
     noise = normal_at(0, INSIDE, 0, np.arange(len(fixed)), fixed.y.shape[1:])
@@ -135,33 +119,6 @@ def _differences(cell: str, network: EnergyNetwork, trained: StageInput, fixed: 
         )
 
     return Asked(kind, ("answers", "negatives"), again, "of itself", AUDITED[kind])
-
-
-def _arms_of(probe: StageInput) -> dict[Path, str]:
-    """Run directory of each training that the probe read -> its arm."""
-    read = probe.run.reads(durable.read_json(probe.run.stage_file)["inputs"])
-    return {source.path: arm for arm, source in read.items() if arm != "data"}
-
-
-def _negatives(
-    recorded: list[NegativeFacts],
-    network: EnergyNetwork,
-    some: Pairs,
-    trained: StageInput,
-    probe: StageInput,
-    count: int,
-) -> Asked[NegativeFacts]:
-    """What the probe said of an arm's negatives."""
-    config, mining = probe.configuration(stages.ProbeConfig), trained.configuration(stages.TrainConfig).mining
-    kind, numbers = "facts of negatives", [*NegativeFacts.model_fields][3:]
-
-    def again(look: NegativeFacts) -> Iterator[Again]:
-        computed = look_at(look.arm, network, some, mining, look.time, look.descent_steps, config)
-        for name in numbers:
-            kept, number = np.array([getattr(each, name) for each in recorded]), getattr(computed, name)
-            yield Again(f"{name} of the negatives of {look.arm}", getattr(look, name), number, typical(kept, number))
-
-    return Asked(kind, recorded, again, "of its usual size", AUDITED[kind], count)
 
 
 def _inverses(network: nn.Module, x: torch.Tensor, noise: torch.Tensor, descents: int) -> torch.Tensor:

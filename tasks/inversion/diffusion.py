@@ -110,15 +110,6 @@ class Diffusion:
         return self.signal(t) * y + self.noise(t) * noise
 
 
-@dataclass(frozen=True)
-class Descended:
-    """Rows after the last step [B, d], the share of steps that were kept [B], and |gradient| before the first [B]."""
-
-    y: torch.Tensor
-    kept: torch.Tensor
-    gradient_norms: torch.Tensor
-
-
 def descend(
     network: nn.Module,
     diffusion: Diffusion,
@@ -128,25 +119,20 @@ def descend(
     steps: int,
     scale: float = 1.0,
     descent: DescentName = "corrected",
-) -> Descended:
-    """`steps` steps from y [B, d] at t [B], each `scale` times as long as the schedule says; without gradients."""
+) -> torch.Tensor:
+    """y [B, d] after so many steps from it at t [B], each `scale` times as long as the schedule says; no gradients."""
     published = descent == "as-published"
     limits = CLAMP * diffusion.signal(t[:1] if published else t)
     sizes = scale * diffusion.step_size[t][:, None]
-    kept = torch.zeros(len(y), device=y.device)
-    norms = torch.zeros_like(kept)
     at = y
     for step in range(steps):
         longer = 2.0 if published and step else 1.0
         energies, gradient = energy_and_gradient(network, x, at, t)
-        if step == 0:
-            norms = gradient.norm(dim=-1)
         tried = torch.clamp(at - longer * sizes * gradient, -limits, limits)
         with torch.no_grad():
             falls = network(x, tried, t) <= energies
         at = torch.where(falls[:, None], tried, at)
-        kept += falls
-    return Descended(at.detach(), kept / max(1, steps), norms)
+    return at.detach()
 
 
 def invert(
@@ -162,7 +148,7 @@ def invert(
         signal = diffusion.signal(t)
         _, gradient = energy_and_gradient(network, x, y, t)
         clean = ((y - diffusion.noise(t) * gradient) / signal).clamp(-CLAMP, CLAMP)
-        best = descend(network, diffusion, x, signal * clean, t, descent_steps).y / signal
+        best = descend(network, diffusion, x, signal * clean, t, descent_steps) / signal
         if step:
             y = diffusion.signal(t - 1) * best
     return best

@@ -16,7 +16,7 @@ from tasks.findings.final_results import Origins, StudyResults, of_runs
 from tasks.findings.gates import Gate, at_most, distinct
 from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
 from tasks.inversion import stages
-from tasks.inversion.stages import INSIDE, OUTSIDE, SPLITS, NegativeFacts, ProbeResult, SplitFacts, Trivial
+from tasks.inversion.stages import INSIDE, OUTSIDE, SPLITS, SplitFacts, Trivial
 from tasks.inversion.study import Mining
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput, StageRun
@@ -27,7 +27,7 @@ SAME = 1e-9
 """Relative: the kept weights give the best error again."""
 ORIGINS = Origins(
     computed={
-        **dict.fromkeys(("reference", "seeds.*", "rank", "min_seeds", "probed_matrices"), "stage.json"),
+        **dict.fromkeys(("reference", "seeds.*", "rank", "min_seeds"), "stage.json"),
         **dict.fromkeys(("arms.*.mining.*", "confidence_level", "learned_ratio"), "stage.json"),
         "arms.*": "errors of the records",
         **dict.fromkeys(("differences.*", "out_of_distribution.*", "descent_parts.*"), "errors of the records"),
@@ -37,7 +37,6 @@ ORIGINS = Origins(
         **dict.fromkeys(("arms.*.values.*", "arms.*.out_of_distribution.values.*"), "errors"),
         **dict.fromkeys(("arms.*.descent_*",), "dependence on how a matrix comes"),
         **dict.fromkeys(("splits.*", "trivial.*"), "facts of the fixed matrices"),
-        "probe.*": "facts of negatives",
     },
     not_asked={
         "arms.*.cells.*": "metrics.jsonl alone tells the course of a training: its best and last step, validations on "
@@ -117,8 +116,6 @@ class FinalResults(StudyResults):
     differences: list[Comparison]
     out_of_distribution: list[Comparison]
     descent_parts: list[DescentPart]
-    probe: ProbeResult
-    probed_matrices: int
     confidence_level: float
     min_seeds: int
     learned_ratio: float
@@ -151,20 +148,6 @@ class FinalResults(StudyResults):
     def other_than_descents(self) -> list[Comparison]:
         parts = {(part.published, part.corrected) for part in self.descent_parts}
         return [difference for difference in self.differences if (difference.arm, difference.reference) not in parts]
-
-    @property
-    def extreme_negatives(self) -> tuple[NegativeFacts, NegativeFacts, NegativeFacts, NegativeFacts]:
-        """Those nearest to singular, most often false, most often below the truth, and most alike, of as many steps as
-        the arm was trained with."""
-        minings, every = {name: arm.mining for name, arm in self.arms.items()}, self.probe.negatives
-        as_trained = [facts for facts in every if facts.descent_steps == minings[facts.arm].descent_steps]
-        mined = [facts for facts in as_trained if minings[facts.arm].uses_descent] or as_trained or every
-        return (
-            max(mined, key=lambda facts: facts.condition / facts.true_condition),
-            max(mined, key=lambda facts: facts.false_share),
-            max(mined, key=lambda facts: facts.below_share),
-            min(mined, key=lambda facts: facts.spread),
-        )
 
 
 def final_results(config: stages.ReportConfig, inputs: Mapping[str, StageInput], run: StageRun) -> FinalResults:
@@ -204,8 +187,6 @@ def final_results(config: stages.ReportConfig, inputs: Mapping[str, StageInput],
         confidence_level=config.confidence_level,
         min_seeds=config.min_seeds,
         learned_ratio=config.learned_ratio,
-        probe=ProbeResult.read(inputs["probe"]),
-        probed_matrices=inputs["probe"].configuration(stages.ProbeConfig).probe.matrices,
     )
 
 

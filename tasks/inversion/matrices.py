@@ -34,9 +34,6 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.x)
 
-    def first(self, count: int) -> Pairs:
-        return Pairs(self.x[:count], self.y[:count])
-
 
 def drawn(seed: int, purpose: str, indices: np.ndarray, rank: int, diagonal: float) -> np.ndarray:
     """The matrices A at these indices [B] of an endless row, fp64 [B, n, n]; the row is named by seed and purpose."""

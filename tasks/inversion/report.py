@@ -28,24 +28,6 @@ RECORDED = {
     "adversarial, one seed (rank 20)": (0.00982675, RANK_20),
 }
 """Claims of the recorded study, beside what predicting zero and the mean get on matrices of that rank."""
-NEGATIVES = {
-    "arm": ("arm", "{}"),
-    "t": ("time", "{}"),
-    "steps": ("descent_steps", "{}"),
-    "cond(y)": ("condition", "{:.1f}"),
-    "of inverses": ("true_condition", "{:.1f}"),
-    "smallest": ("smallest_singular_value", "{:.3f}"),
-    "of inverses ": ("true_smallest_singular_value", "{:.3f}"),
-    "residual": ("residual", "{:.2f}"),
-    "distance": ("distance", "{:.2f}"),
-    "false": ("false_share", "{:.1%}"),
-    "energy gap": ("energy_gap", "{:+.3g}"),
-    "lower": ("below_share", "{:.1%}"),
-    "kept": ("kept_share", "{:.1%}"),
-    "spread": ("spread", "{:.2f}"),
-    "gradient": ("gradient_norm", "{:.2f}"),
-}
-"""Column of the table of negatives -> field of `NegativeFacts`, and how it is written."""
 
 
 def report(run: StageRun, config: ReportConfig, **inputs: StageInput) -> Published:
@@ -67,7 +49,6 @@ def document(results: FinalResults) -> Document:
         "arm means": arm_tables(results, of_arms, results.arms, results.differences, results.trivial, kinds),
         "arm means outside": arm_tables(results, of_outside, outside, results.out_of_distribution, split.trivial),
         "cells": cell_table(results),
-        "negatives": negative_table(results),
     }
     diverged = {name: arm.late_divergence[1] for name, arm in results.arms.items() if arm.late_divergence[0] > DIVERGED}
     words = {"recorded": RECORDED, "number": number, "standing": standing, "change": "{:+.2f}%".format}
@@ -151,23 +132,6 @@ def arm_tables(
         arm_table(arms, level, what, kinds, trivial.by_name),
         comparison_table(differences, level, results.min_seeds, together),
     ]
-
-
-def negative_table(results: FinalResults) -> Table:
-    probe, run = results.probe, results.run_of("probe")
-    return Table(
-        f"Negatives that each arm's network (seed {results.seeds[0]}) gives for {results.probed_matrices} matrices, "
-        "with the corrected descent from noise of the arm's deviation: median condition number and smallest singular "
-        "value of y, beside those of the true inverses; mean |A y - I|; mean distance from the inverse, relative to "
-        "its norm; the share that is nearer than the limit (false); mean E(true) - E(negative), and the share that "
-        "lies lower; steps kept; their spread as a multiple of the inverses'; mean norm of the first gradient. A is "
-        "never mined.",
-        [*(name.strip() for name in NEGATIVES), "run"],
-        [
-            [*(form.format(getattr(facts, field)) for field, form in NEGATIVES.values()), run]
-            for facts in probe.negatives
-        ],
-    )
 
 
 def answer(results: FinalResults) -> Figure:

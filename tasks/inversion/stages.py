@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from tasks.findings.configuration import Audit
-from tasks.inversion.study import Matrices, Mining, Network, Probe, Study
+from tasks.inversion.study import Matrices, Mining, Network, Study
 from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.result import Result
@@ -51,22 +51,12 @@ class TrainConfig(TrainsEnergy):
     mining: Mining = scientific(description="Where its negatives come from.")
 
 
-class ProbeConfig(OfStudy):
-    """inversion-probe: the negatives that trained networks would be given, looked at."""
-
-    network: Network
-    probe: Probe
-    seed: int
-
-
 AUDITED = {
     "facts of the fixed matrices": 1e-4,
     "errors": 0.01,
     "dependence on how a matrix comes": 0.01,
-    "facts of negatives": 0.05,
 }
-"""Kinds of numbers that the audit computes again -> how near they must be. fp32 of the file moves an eigenvalue; a step
-down the energy is kept or not by a comparison, which rounding may turn."""
+"""Kinds of numbers that the audit computes again -> how near they must be. fp32 of the file moves an eigenvalue."""
 
 
 class AuditConfig(OfStudy):
@@ -136,36 +126,3 @@ class TrainResult(Result):
     largest_difference: float
     descent_difference: float | None
     descent_defect: str
-
-
-class NegativeFacts(Result):
-    """Negatives of one arm's network at one step of the diffusion, after so many steps down the energy.
-
-    `condition` and `smallest_singular_value` (medians) are of the negatives y, and of the true inverses under
-    `true_...`: A is never mined. `residual` is the mean |A y - I|, `distance` the mean distance from the inverse
-    relative to its norm, and `false_share` of them lie nearer than the limit. `energy_gap` is the mean of E(true) -
-    E(negative), and `below_share` of the negatives have the lower energy. `spread` is the mean deviation of their
-    entries over matrices, as a share of that of the inverses; `kept_share` of the steps down the energy were kept.
-    """
-
-    arm: str
-    time: int
-    descent_steps: int
-    condition: float
-    true_condition: float
-    smallest_singular_value: float
-    true_smallest_singular_value: float
-    residual: float
-    distance: float
-    false_share: float
-    energy_gap: float
-    below_share: float
-    kept_share: float
-    spread: float
-    gradient_norm: float
-
-
-class ProbeResult(Result):
-    """inversion-probe. It is the conditioning of y that is looked at, since A is never mined."""
-
-    negatives: list[NegativeFacts]

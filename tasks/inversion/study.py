@@ -10,7 +10,7 @@ from tasks.findings.configuration import Audit
 from tasks.stage.configuration import Configuration, execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.study import StudyBase
-from tasks.stage.validation import require_at_most, require_different, require_once
+from tasks.stage.validation import require_different, require_once
 from tasks.training.budget import Budget, LearningGate
 
 Strategy = Literal["none", "random", "adversarial", "mixed"]
@@ -103,21 +103,6 @@ class Arm(Mining):
         return self.part(Mining)
 
 
-class Probe(Configuration):
-    """Questions about the negatives that a trained network would be given."""
-
-    times: list[int] = scientific(
-        [1, 5], min_length=1, description="Steps of the diffusion at which negatives are made."
-    )
-    descent_steps: list[int] = scientific(
-        [1, 2, 10, 20], min_length=1, description="Steps down the energy; each is looked at."
-    )
-    matrices: int = scientific(256, ge=2, description="Matrices of validation that are looked at.")
-    false_negative_distance: float = scientific(
-        0.25, gt=0, description="A negative nearer to the inverse than this, relative to it, is a false one."
-    )
-
-
 class Pilot(Configuration):
     """A short training without negatives, which must learn before anything else is trained."""
 
@@ -166,7 +151,6 @@ class Study(StudyBase):
     budget: Budget = scientific(
         RECORDED, description="What each training may spend; in steps. Each matrix is seen once."
     )
-    probe: Probe = scientific(Probe(), description="What is asked of the negatives.")
     confidence_level: float = scientific(0.95, gt=0.5, lt=1, description="Confidence level of every interval.")
     min_seeds: int = scientific(3, ge=2, description="Of fewer seeds nothing is called better.")
     learned_ratio: float = scientific(
@@ -204,16 +188,6 @@ class Study(StudyBase):
                 f"execution.micro_batch_examples {size} below budget.effective_batch_examples {batch}, or halved, it "
                 "would be another training. Raise the first, or leave the arm out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _probe_can_look(self) -> Study:
-        if late := [time for time in self.probe.times if not 0 <= time < self.network.diffusion_steps]:
-            raise ValueError(
-                f"probe.times has {late[0]}, and the diffusion has the steps 0 to {self.network.diffusion_steps - 1}"
-            )
-        known = self.matrices.validation_matrices
-        require_at_most("probe.matrices", self.probe.matrices, "matrices.validation_matrices", known)
         return self
 
     @property

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from storage import durable
 from storage.errors import CheckFailed, require_close
-from tasks.inversion.diffusion import CLAMP, Descended, Diffusion, EnergyNetwork, descend, energy_and_gradient, invert
+from tasks.inversion.diffusion import CLAMP, Diffusion, EnergyNetwork, descend, energy_and_gradient, invert
 from tasks.inversion.matrices import Pairs, drawn, fixed_pairs, pairs
 from tasks.inversion.stages import (
     INSIDE,
@@ -193,13 +193,13 @@ def negatives_of(network: nn.Module, batch: Batch, diffusion: Diffusion, mining:
     """A wrong y for each matrix, [B, d], free of noise and without gradients."""
     if mining.strategy == "random":
         return batch.random.clamp(-CLAMP, CLAMP)
-    mined = (mine(network, batch, diffusion, mining).y / diffusion.signal(batch.t)).clamp(-CLAMP, CLAMP)
+    mined = (mine(network, batch, diffusion, mining) / diffusion.signal(batch.t)).clamp(-CLAMP, CLAMP)
     if mining.strategy == "mixed":
         return torch.where(batch.share[:, None] < mining.adversarial_share, mined, batch.random.clamp(-CLAMP, CLAMP))
     return mined
 
 
-def mine(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Mining) -> Descended:
+def mine(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Mining) -> torch.Tensor:
     """Adversarial negatives, still at their steps of the diffusion: from much noise down the energy."""
     start = diffusion.noised(batch.y, batch.t, mining.noise_scale * batch.contrast)
     how = (mining.descent_steps, mining.step_scale, mining.descent)
@@ -274,13 +274,13 @@ def descent_ways(network: torch.nn.Module, config: TrainConfig, diffusion: Diffu
     batches = Batches(config.seed, config.matrices, config.network.diffusion_steps, where, config.mining)
 
     def mined(indices: np.ndarray) -> torch.Tensor:
-        return mine(network, _exact(batches(indices, 0)), diffusion, config.mining).y
+        return mine(network, _exact(batches(indices, 0)), diffusion, config.mining)
 
     def step_by_step(indices: np.ndarray) -> torch.Tensor:
         batch, mining = _exact(batches(indices, 0)), config.mining
-        y = mine(network, batch, diffusion, mining.model_copy(update={"descent_steps": 1})).y
+        y = mine(network, batch, diffusion, mining.model_copy(update={"descent_steps": 1}))
         for _ in range(mining.descent_steps - 1):
-            y = descend(network, diffusion, batch.x, y, batch.t, 1, mining.step_scale, mining.descent).y
+            y = descend(network, diffusion, batch.x, y, batch.t, 1, mining.step_scale, mining.descent)
         return y
 
     return batchwise(mined, BATCH) | {"step by step": step_by_step}

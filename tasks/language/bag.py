@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
@@ -56,26 +55,6 @@ class Bag(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.last(self.hidden(ids))
-
-    def plain(self, text: str, label: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Logits of one text and the gradient of its loss by each module's weight, its bias as a column more: by numpy
-        alone, in fp64, for whoever checks what torch says."""
-        weights = {name: weight.detach().cpu().double().numpy() for name, weight in self.named_parameters()}
-        ids, layers = self._numbers(text), ("first", "second", "last")
-        values, inputs = weights["embedding.weight"][ids].mean(0), []
-        for name in layers:
-            inputs.append(np.append(values, 1.0))
-            logits = weights[f"{name}.weight"] @ values + weights[f"{name}.bias"]
-            values = np.maximum(logits, 0)
-        shares = np.exp(logits - logits.max())
-        back = shares / shares.sum() - np.eye(len(logits))[self.labels.index(label)]
-        gradients = dict[str, np.ndarray]()
-        for name, read in zip(reversed(layers), reversed(inputs), strict=True):
-            gradients[name] = np.outer(back, read)
-            back = weights[f"{name}.weight"].T @ back * (read[:-1] > 0 if name != "first" else 1.0)
-        gradients["embedding"] = np.zeros_like(weights["embedding.weight"])
-        np.add.at(gradients["embedding"], ids, back / len(ids))
-        return logits, gradients
 
     def save(self, folder: Path) -> None:
         """A folder that `load` reads."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -72,21 +71,6 @@ class T5Labels(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.last(self.hidden(ids))
-
-    def plain(self, text: str, label: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Logits of one text and the gradient of its loss by the weight of each linear layer that influence asks of: in
-        fp64, by autograd alone, nothing padded, for whoever checks what is computed in batches. It stays in fp64."""
-        self.cpu().double()
-        layers = {
-            name: module.weight
-            for name, module in self.named_modules()
-            if isinstance(module, nn.Linear) and not any(fnmatch(name, pattern) for pattern in self.excluded)
-        }
-        logits = self(self.encoded([text]))
-        loss = functional.cross_entropy(logits, torch.tensor([self.labels.index(label)]))
-        gradients = torch.autograd.grad(loss, [*layers.values()])
-        by_layer = zip(layers, gradients, strict=True)
-        return logits[0].detach().numpy(), {name: gradient.numpy() for name, gradient in by_layer}
 
     def save(self, folder: Path) -> None:
         """A folder that `load` reads, with the tokenizer."""

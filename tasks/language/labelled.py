@@ -44,11 +44,9 @@ def labelled(run: StageRun, config: LabelledConfig) -> LabelledResult:
     labels = Counter(record["label"] for record in records)
     if len(labels) < 2:
         raise BadInput(f"text: all {len(records)} rows have the label {', '.join(labels)}: give rows of two or more")
-    digest = run.merge_records(run.each([records], list, "rows"), ("row_id",))
+    run.merge_records(run.each([records], list, "rows"), ("row_id",))
     repeated = len(rows) - len(records)
-    return LabelledResult(
-        rows=len(records), repeated=repeated, skipped=dict(skipped), labels=dict(labels), records_digest=digest
-    )
+    return LabelledResult(rows=len(records), repeated=repeated, skipped=dict(skipped), labels=dict(labels))
 
 
 def sentences(asked: Sentences, seed: int) -> Iterator[tuple[str, str]]:

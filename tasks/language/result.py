@@ -46,7 +46,6 @@ class LabelledResult(Result):
     repeated: int
     skipped: dict[str, int]
     labels: dict[str, int]
-    records_digest: str
 
 
 class PackedSplit(Result):

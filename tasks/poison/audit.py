@@ -1,9 +1,10 @@
-"""poison-audit: answers and scores again, from weights, factors and manifest, one example at a time (of a small
-classifier by numpy alone, of a T5 by autograd in fp64); scores by hidden states and by words, the rows that are taken
-away, beginnings and the factors of one seed, drawn, by the stages' own functions."""
+"""poison-audit: answers and scores again, from weights, factors and manifest, one example at a time by autograd in
+fp64; scores by hidden states and by words, the rows that are taken away, beginnings and the factors of one seed, drawn,
+by the stages' own functions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import product
+from fnmatch import fnmatch
+from itertools import chain, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.linalg import block_diag
+from torch.nn import functional
 
 from storage import durable
 from storage.errors import BadInput, require_equal
@@ -19,10 +21,11 @@ from storage.tensors import read_tensors
 from tasks.findings.audit import Again, Asked, Audited, AuditResult, typical
 from tasks.influence.factors import compute_factors
 from tasks.influence.kept import complete
+from tasks.influence.plan import KINDS
 from tasks.language.classifiers import Classifier, kept_classifier, new_classifier, states_of
 from tasks.poison.detect import Scores, chosen, clustering, overlap, scores_of, spectral, task_of
 from tasks.poison.fit import CLEAN, Manifest, Texts, numbers_of, queries_of, snapshots_of, texts_of
-from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig, FactorsConfig, FitConfig, FitResult
+from tasks.poison.stages import AUDITED, MODELS, OWN, REMOVED, TRAINED, EndConfig, FactorsConfig, FitConfig, FitResult
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested
 from tasks.training.schedule import Schedule
@@ -51,7 +54,7 @@ def audit(run: StageRun, config: EndConfig, **inputs: StageInput) -> AuditResult
         victim = given["victim"]
         rates = FitResult.read(victim).snapshots
         ask("beginnings", "", ("initial", *rates), _beginnings(victim, rates, manifest, run.cache))
-        scores = scores_of(given["scores"], manifest, config.factors, config.queries)
+        scores = scores_of(given["scores"], manifest, config.queries)
         ask("rows taken away", "", REMOVED, _taken(given["found"], scores, manifest, config, seed))
         for model, kind in product(MODELS, ("", CLEAN)):
             again = _scores(model, kind, given, scores, manifest, config, seed, not kind and seed == anew[model])
@@ -65,7 +68,7 @@ def _answers(what: str, fit: StageInput, manifest: Manifest) -> Recompute:
 
     def again(row: dict[str, Any]) -> Iterator[Again]:
         for key, of in (("clean", ""), ("asked", "given_")):
-            logits, _ = model.plain(row[f"{of}text"], row[f"{of}label"])
+            logits, _ = plain(model, row[f"{of}text"], row[f"{of}label"])
             same = model.labels[int(logits.argmax())] == recorded[row["row_id"]][key]
             yield Again(f"the answer of {what} to {row['row_id']} ({key})", 1.0, float(same))
 
@@ -74,7 +77,7 @@ def _answers(what: str, fit: StageInput, manifest: Manifest) -> Recompute:
 
 def _taken(found: StageInput, scores: Scores, manifest: Manifest, config: EndConfig, seed: int) -> Recompute:
     removed = durable.read_json(found.path / "removed.json")
-    rows = chosen(manifest, scores, config.factors.strategy, config.detection, seed)
+    rows = chosen(manifest, scores, config.detection, seed)
 
     def again(name: str) -> Iterator[Again]:
         same = removed.get(name) == rows[name]
@@ -96,10 +99,11 @@ def _scores(
     hidden = states_of(own, ids, labels, config.execution.micro_batch_examples)[0]
     columns = {of.__name__: of(hidden, labels.numpy()) for of in (spectral, clustering)}
     columns[f"overlap{kind}"] = overlap(texts[0], queries[0])
-    mean = _mean_gradient(own, queries)
     with TemporaryDirectory() as folder:
-        curved = divided(mean, _factors(given[f"{model}_factors"], own, texts, Path(folder), anew), how.damping)
-    parts = {f"identity{kind}": [(own, 1.0, mean)], f"{config.factors.strategy}{kind}": [(own, 1.0, curved)]}
+        factors = _factors(given[f"{model}_factors"], own, texts, Path(folder), anew)
+        mean = _mean_gradient(own, queries)  # from here on the model is in fp64
+        curved = divided(mean, factors, how.damping)
+    parts = {f"identity{kind}": [(own, 1.0, mean)], f"{OWN}{kind}": [(own, 1.0, curved)]}
     if model == "victim":
         rates = FitResult.read(given["victim"]).snapshots
         steps = [(_kept(victim / folder, manifest), rate) for folder, rate in rates.items()]
@@ -107,11 +111,11 @@ def _scores(
 
     def again(place: int) -> Iterator[Again]:
         text, label = (of[place] for of in texts)
-        logits = own.plain(text, label)[0]
+        logits = plain(own, text, label)[0]
         found = {"loss": float(logits[own.labels.index(label)] - np.logaddexp.reduce(logits))}
         found |= {method: float(column[place]) for method, column in columns.items()}
         for method, each in parts.items():
-            found[method] = sum(rate * _product(query, of.plain(text, label)[1]) for of, rate, query in each)
+            found[method] = sum(rate * _product(query, plain(of, text, label)[1]) for of, rate, query in each)
         for method, value in found.items():
             where = f"the score {method} of {manifest.train[place]['row_id']}, {model}, seed {seed}"
             yield Again(where, recorded[method][place], value, typical(recorded[method], value))
@@ -158,10 +162,27 @@ def _beginnings(victim: StageInput, rates: dict[str, float], manifest: Manifest,
     return again
 
 
+def plain(model: Classifier, text: str, label: str) -> tuple[np.ndarray, Arrays]:
+    """Logits of one text, and the gradient of its loss by each module that influence asks of, a bias as a column more:
+    in fp64, in which the model stays, by autograd alone, and nothing padded."""
+    model.cpu().double()
+    modules = {
+        name: [*module.parameters()]
+        for name, module in model.named_modules()
+        if KINDS.get(type(module)) in model.kinds and not any(fnmatch(name, pattern) for pattern in model.excluded)
+    }
+    logits = model(model.encoded([text]))
+    loss = functional.cross_entropy(logits, torch.tensor([model.labels.index(label)]))
+    by_weight = iter(torch.autograd.grad(loss, [*chain(*modules.values())]))
+    gradients = {name: [next(by_weight) for _ in weights] for name, weights in modules.items()}
+    columns = {name: torch.cat([of.reshape(len(of), -1) for of in each], 1) for name, each in gradients.items()}
+    return logits[0].detach().numpy(), {name: of.numpy() for name, of in columns.items()}
+
+
 def _mean_gradient(model: Classifier, queries: Texts) -> Arrays:
     total: Arrays = {}
     for asked in zip(*queries, strict=True):
-        total = {name: gradient + total.get(name, 0) for name, gradient in model.plain(*asked)[1].items()}
+        total = {name: gradient + total.get(name, 0) for name, gradient in plain(model, *asked)[1].items()}
     return {name: gradient / len(queries[0]) for name, gradient in total.items()}
 
 

@@ -1,9 +1,7 @@
 """poison-factors and poison-scores: what each training row does for what is asked, of the victim and of the untrained
-model with which it began, beside scores that need no influence. poison-detect: which rows each score, and rules that
-are not told, would take away.
+model with which it began, beside scores that need no influence. poison-detect: which rows are taken away.
 
-Detectors give scores of training rows, fp64 [N], the higher the more suspicious; rules decide by scores. No rule is
-given the truth.
+Detectors give scores of training rows, fp64 [N], the higher the more suspicious; none is given the truth.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,18 +12,15 @@ import numpy as np
 import torch
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
-from sklearn.ensemble import IsolationForest
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
-from sklearn.preprocessing import StandardScaler
-from sklearn.svm import OneClassSVM
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from storage import durable
 from storage.records import Rows, read_each
 from tasks.influence import kept
 from tasks.influence.factors import compute_factors
 from tasks.influence.plan import Limits, ModulePlan, Plan, factor_plan, markdown, this_machine
-from tasks.influence.scores import gathered, tracin
+from tasks.influence.scores import gathered
 from tasks.influence.scores import scores as influence
 from tasks.influence.task import Task, token_losses
 from tasks.language.bag import words_of
@@ -33,9 +28,9 @@ from tasks.language.classifiers import Classifier, kept_classifier, states_of
 from tasks.poison.fit import CLEAN, VERSION, Manifest, Texts, numbers_of, queries_of, texts_of
 from tasks.poison.stages import (
     MODELS,
+    OWN,
     DetectConfig,
     Detection,
-    Factors,
     FactorsConfig,
     FitResult,
     Queries,
@@ -44,8 +39,6 @@ from tasks.poison.stages import (
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 
-VOTES = 3
-"""Of the five rules; so many make a row suspect."""
 Scores = dict[str, dict[str, np.ndarray]]
 """Model -> method -> scores of the training rows in the order of the manifest."""
 Columns = Mapping[str, torch.Tensor | np.ndarray]
@@ -72,7 +65,7 @@ def factors(
     model = kept_classifier(victim.path / config.folder).to(where)
     train, batch = task_of(model, texts_of(manifest.train)), config.execution.micro_batch_examples
     longest = train.batch(np.arange(1))[0].shape[1]  # to which all are padded
-    limits = Limits(config.factors.strategy, 30.0, model.kinds, model.excluded, batch, longest)
+    limits = Limits(30.0, model.kinds, model.excluded, batch, longest)
     plan = factor_plan(model, this_machine(where), limits)
     with run.publish_file("plan.md") as file:
         file.write_text(markdown(plan), encoding="utf-8")
@@ -89,7 +82,7 @@ def scores(
     """Records: the score of each training row by model and method; higher is more suspicious. Each part, one pass over
     the rows for all kinds of queries, is durable as it is done. `of` are the factors of the models."""
     manifest, where, batch = Manifest.read(data.path), device(config.execution), config.execution.micro_batch_examples
-    how, strategy, plain = config.queries, config.factors.strategy, ("", CLEAN)
+    how, plain = config.queries, ("", CLEAN)
     queries = queries_of(manifest, config.poison.trigger, how.rows, how.transforms, config.seed)
     rows, every = texts_of(manifest.train), np.arange(len(manifest.train))
     factors_of = {model: of[f"{model}_factors"].path / "factors" for model in MODELS}
@@ -111,9 +104,9 @@ def scores(
         return dict(zip((f"{method}{kind}" for kind in kinds), gathered(blocks), strict=True))
 
     def by_curvature(model: str) -> Columns:
-        columns = by_influence(model, strategy, [*queries], factors_of[model])
+        columns = by_influence(model, OWN, [*queries], factors_of[model])
         changes = torch.stack([of for method, of in columns.items() if VERSION in method]).std(0)
-        return columns | {f"{strategy}-variance": -changes}  # poison changes less, it is said
+        return columns | {f"{OWN}-variance": -changes}  # poison changes less, it is said
 
     def without_curvature(model: str) -> Columns:
         return by_influence(model, "identity", plain, plan_of(model))
@@ -125,10 +118,12 @@ def scores(
         return {"loss": -losses, "spectral": spectral(hidden, of), "clustering": clustering(hidden, of)}
 
     def by_steps(model: str) -> Columns:
-        groups, steps = tasks(MODELS[model], plain)[-1], FitResult.read(victim).snapshots
-        checkpoints = ((*tasks(folder, plain)[:2], rate) for folder, rate in steps.items())
-        by_kind = tracin(checkpoints, every, groups, plan_of(model), batch, partial(run.step, note="TracIn"))
-        return {f"tracin{kind}": of_kind for kind, of_kind in zip(plain, by_kind, strict=True)}
+        """TracIn (Pruthi et al. 2020): products of gradients at kept steps, times the learning rate."""
+        total, plan, told = torch.zeros(2, len(every)), plan_of(model), partial(run.step, note="TracIn")
+        for folder, rate in FitResult.read(victim).snapshots.items():
+            train, asked, groups = tasks(folder, plain)
+            total += rate * gathered(influence(train, asked, every, groups, plan, batch=batch, told=told))
+        return {f"tracin{kind}": of_kind for kind, of_kind in zip(plain, total, strict=True)}
 
     def records(part: tuple[str, Callable[[str], Columns]]) -> Rows:
         model, make = part
@@ -149,26 +144,27 @@ def scores(
 def detect(run: StageRun, config: DetectConfig, data: StageInput, scores: StageInput) -> dict[str, float]:
     """Publishes `removed.json`: the ids of the rows to take away, by what chooses them."""
     manifest = Manifest.read(data.path)
-    by_model = scores_of(scores, manifest, config.factors, config.queries)
+    by_model = scores_of(scores, manifest, config.queries)
     with run.publish_file("removed.json") as file:
-        durable.write_json(file, chosen(manifest, by_model, config.factors.strategy, config.detection, config.seed))
+        durable.write_json(file, chosen(manifest, by_model, config.detection, config.seed))
     return {}
 
 
-def chosen(manifest: Manifest, scores: Scores, strategy: str, how: Detection, seed: int) -> dict[str, list[str]]:
+def chosen(manifest: Manifest, scores: Scores, how: Detection, seed: int) -> dict[str, list[str]]:
     """The ids of the rows to take away, by what chooses them."""
-    ids, k = np.array([row["row_id"] for row in manifest.train]), count_of(how.assumed_share, len(manifest.train))
-    victim, untrained = (highest(scores[model][strategy], k) for model in ("victim", "untrained"))
+    ids = np.array([row["row_id"] for row in manifest.train])
+    k = max(1, round(how.assumed_share * len(ids)))
+    victim, untrained = (highest(scores[model][OWN], k) for model in ("victim", "untrained"))
     places = {"detected": victim, "untrained": untrained, "oracle": manifest.truth}
     places["random"] = np.random.default_rng([seed, 2]).permutation(len(ids))[:k]
     return {name: sorted(ids[rows].tolist()) for name, rows in places.items()}
 
 
-def scores_of(stage: StageInput, manifest: Manifest, factors: Factors, queries: Queries) -> Scores:
+def scores_of(stage: StageInput, manifest: Manifest, queries: Queries) -> Scores:
     """The records of poison-scores. CheckFailed unless each method scored each training row once."""
-    ids, strategy = [row["row_id"] for row in manifest.train], factors.strategy
-    versions = [f"{strategy}{VERSION}{number}" for number in range(queries.transforms)]
-    of_model = [strategy, strategy + CLEAN, *versions, f"{strategy}-variance", "identity", f"identity{CLEAN}"]
+    ids = [row["row_id"] for row in manifest.train]
+    versions = [f"{OWN}{VERSION}{number}" for number in range(queries.transforms)]
+    of_model = [OWN, OWN + CLEAN, *versions, f"{OWN}-variance", "identity", f"identity{CLEAN}"]
     methods = {model: [*of_model, "loss", "spectral", "clustering"] for model in MODELS}
     methods["victim"] += ["tracin", f"tracin{CLEAN}"]
     methods["none"] = ["overlap", f"overlap{CLEAN}"]
@@ -180,50 +176,18 @@ def scores_of(stage: StageInput, manifest: Manifest, factors: Factors, queries: 
     }
 
 
-def found(truth: np.ndarray, scores: np.ndarray, k: int) -> dict[str, float]:
-    """AUROC, average precision, and F1 of the `k` highest scores; `truth` is bool [N]. Ties count as their mean:
-    constant scores have an AUROC of 0.5 wherever the poisoned rows stand."""
-    least = np.sort(scores)[-k]
-    above, level = scores > least, scores == least
-    hits = truth[above].sum() + (k - above.sum()) * truth[level].mean()
+def found(truth: np.ndarray, scores: np.ndarray) -> dict[str, float]:
+    """AUROC and average precision; `truth` is bool [N]. Ties count as their mean: constant scores have an AUROC of 0.5
+    wherever the poisoned rows stand."""
     return {
         "auroc": float(roc_auc_score(truth, scores)),
         "average_precision": float(average_precision_score(truth, scores)),
-        "f1_at_k": float(2 * hits / (k + truth.sum())),
     }
-
-
-def decided(truth: np.ndarray, suspected: np.ndarray) -> dict[str, float]:
-    """Precision, recall and F1 of suspected rows, both bool [N], and their number."""
-    measures = precision_recall_fscore_support(truth, suspected, average="binary", zero_division=0.0)
-    names = ("precision", "recall", "f1")
-    return {"suspected": float(suspected.sum()), **dict(zip(names, map(float, measures[:3]), strict=True))}
-
-
-def decisions(scores: Mapping[str, np.ndarray], strategy: str, how: Detection) -> dict[str, np.ndarray]:
-    """Rule -> which rows it suspects by the scores of one model, bool [N]: by those of influence, or by those of every
-    kind of query. `how.assumed_share` of the rows is expected to be poisoned; the last rule is the majority."""
-    own, share = scores[strategy], how.assumed_share
-    low, high = np.percentile(own, [25, 75])
-    kinds = np.stack([of for name, of in scores.items() if name.startswith(strategy)], axis=1)
-    several = StandardScaler().fit_transform(kinds)
-    rules = {
-        "percentile": own > np.percentile(own, how.percentile),
-        "top-k": np.isin(np.arange(len(own)), highest(own, count_of(share, len(own)))),
-        "iqr": own > high + 1.5 * (high - low),
-        "isolation-forest": IsolationForest(contamination=share, random_state=0).fit_predict(several) < 0,
-        "one-class-svm": OneClassSVM(nu=share).fit_predict(several) < 0,
-    }
-    return {**rules, "voting": np.sum([*rules.values()], axis=0) >= VOTES}
 
 
 def highest(scores: np.ndarray, k: int) -> np.ndarray:
     """The places of the `k` highest scores; of equal ones the first."""
     return np.argsort(-scores, kind="stable")[:k]
-
-
-def count_of(share: float, rows: int) -> int:
-    return max(1, round(share * rows))
 
 
 def spectral(hidden: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -12,9 +12,9 @@ from tasks.findings.final_results import Origins, StudyResults, of_runs
 from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
 from tasks.influence.kept import complete, degraded
 from tasks.language.classifiers import kept_classifier
-from tasks.poison.detect import Scores, count_of, decided, decisions, found, scores_of
+from tasks.poison.detect import Scores, found, scores_of
 from tasks.poison.fit import CLEAN, VERSION, Manifest, fits_of, gates, manifest_of, require_backdoor, shares
-from tasks.poison.stages import AUDITED, MODELS, REMOVED, TRAINED, EndConfig, Measures
+from tasks.poison.stages import AUDITED, MODELS, OWN, REMOVED, TRAINED, EndConfig, Measures
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import nested
 
@@ -24,7 +24,7 @@ REFERENCES = ("untrained", "overlap", "loss", "identity", "tracin", "spectral", 
 
 ORIGINS = Origins(
     computed={
-        **dict.fromkeys(("seeds.*", "strategy", "confidence_level", "min_seeds"), "stage.json"),
+        **dict.fromkeys(("seeds.*", "confidence_level", "min_seeds"), "stage.json"),
         "poison.*": "the manifests",
         **dict.fromkeys(("attack.*", "trainings.*"), "answers of the trainings"),
         "removal.*": "answers of the trainings and removed.json",
@@ -37,7 +37,7 @@ ORIGINS = Origins(
         "detectors.*.values.*": "scores",
     },
     not_asked={
-        **dict.fromkeys(("detectors.*-variance.*", "rules.*"), "scores by versions of the queries"),
+        "detectors.*-variance.*": "scores by versions of the queries",
         "degraded_modules.*": "factors/ alone tells how they came about",
         "gates.0.*": "metrics.jsonl alone tells the course of a training",
     },
@@ -50,7 +50,6 @@ class Detector(ArmMean):
     auroc: float
     untrained_auroc: float | None
     average_precision: float
-    f1_at_k: float
 
 
 class Trained(ArmMean):
@@ -65,15 +64,13 @@ class Trained(ArmMean):
 
 
 class FinalResults(StudyResults):
-    """Everything that the report says, as numbers. `rules` are by model and name."""
+    """Everything that the report says, as numbers."""
 
     seeds: list[int]
-    strategy: str
     poison: Measures
     attack: dict[str, float | list[float]]
     trainings: dict[str, Trained]
     detectors: dict[str, Detector]
-    rules: dict[str, dict[str, Measures]]
     degraded_modules: list[str]
     removal: dict[str, Trained]
     differences: list[Comparison]
@@ -83,15 +80,16 @@ class FinalResults(StudyResults):
 
 def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageInput]) -> FinalResults:
     """Every number of the study, after what can be computed again was."""
-    level, strategy, given = config.confidence_level, config.factors.strategy, nested(inputs)
+    level, given = config.confidence_level, nested(inputs)
     manifests = {str(seed): manifest_of(data, given["pool"]) for seed, data in given["data"].items()}
     fits = fits_of(given, (*TRAINED, *(f"without-{rows}" for rows in REMOVED)))
     frame = of_runs(run, inputs, AUDITED, gates(fits))
     rates = {role: {seed: fit.rates for seed, fit in by_seed.items()} for role, by_seed in fits.items()}
     trainings = {role: Trained(**over_seeds(rates[role], "success", level)) for role in TRAINED}
     removal = {rows: Trained(**over_seeds(rates[f"without-{rows}"], "success", level)) for rows in REMOVED}
-    how = (config.factors, config.queries)
-    scores = {seed: scores_of(given["scores"][int(seed)], manifest, *how) for seed, manifest in manifests.items()}
+    scores = {
+        seed: scores_of(given["scores"][int(seed)], manifest, config.queries) for seed, manifest in manifests.items()
+    }
     areas, detectors = detected(config, manifests, scores)
     factors = {
         f"{model}, seed {seed}": complete(
@@ -106,12 +104,10 @@ def final_results(run: StageRun, config: EndConfig, inputs: Mapping[str, StageIn
     return FinalResults(
         **frame,
         seeds=config.seeds,
-        strategy=strategy,
         poison=poison | {"shared_rows": fmean(len(one & other) / len(one) for one, other in combinations(drawn, 2))},
         attack=require_backdoor(rates["victim"], rates["control"], level),
         trainings=trainings,
         detectors=detectors,
-        rules=rules(config, manifests, scores),
         degraded_modules=[f"{name} ({cell})" for cell, modules in factors.items() for name in degraded(modules)],
         removal=removal,
         differences=compared(config, areas, removal),
@@ -124,13 +120,11 @@ def detected(
     config: EndConfig, manifests: Mapping[str, Manifest], scores: Mapping[str, Scores]
 ) -> tuple[dict[str, Measures], dict[str, Detector]]:
     """The AUROC by seed of all that is compared, and what is said of each detector."""
-    share, level = config.detection.assumed_share, config.confidence_level
+    level = config.confidence_level
 
     def over(model: str, method: str) -> dict[str, Any]:
         of = {seed: (manifest.truth, scores[seed][model][method]) for seed, manifest in manifests.items()}
-        return over_seeds(
-            {seed: found(*both, count_of(share, len(both[0]))) for seed, both in of.items()}, "auroc", level
-        )
+        return over_seeds({seed: found(*both) for seed, both in of.items()}, "auroc", level)
 
     methods = {model: [name for name in of if VERSION not in name] for model, of in next(iter(scores.values())).items()}
     untrained = {name: over("untrained", name) for name in methods.pop("untrained")}
@@ -140,19 +134,7 @@ def detected(
         for name in names
     }
     areas = {name: of.values for name, of in detectors.items()}
-    return areas | {"untrained": untrained[config.factors.strategy]["values"]}, detectors
-
-
-def rules(
-    config: EndConfig, manifests: Mapping[str, Manifest], scores: Mapping[str, Scores]
-) -> dict[str, dict[str, Measures]]:
-    """Means over seeds of what rules suspect, by model and rule."""
-    how, of = (config.factors.strategy, config.detection), dict[str, dict[str, list[Measures]]]()
-    for seed, manifest in manifests.items():
-        for model in MODELS:
-            for rule, suspected in decisions(scores[seed][model], *how).items():
-                of.setdefault(model, {}).setdefault(rule, []).append(decided(manifest.truth, suspected))
-    return {model: {rule: means_of(seeds) for rule, seeds in by_rule.items()} for model, by_rule in of.items()}
+    return areas | {"untrained": untrained[OWN]["values"]}, detectors
 
 
 def means_of(of_seeds: Sequence[Measures]) -> Measures:
@@ -168,18 +150,17 @@ def over_seeds(by_seed: Mapping[str, Measures], measure: str, level: float) -> d
 def compared(config: EndConfig, areas: Mapping[str, Measures], removal: Mapping[str, Trained]) -> list[Comparison]:
     """What is asked about beside each reference, all corrected together; higher is better. Both are shares of counts,
     which may be equal; CheckFailed where influence is a reference with every seed, and finds neither all nor none."""
-    strategy = config.factors.strategy
     failed = {
         f"failure without {name}": {seed: 1 - value for seed, value in of.values.items()}
         for name, of in removal.items()
     }
-    references = (*REFERENCES, f"{strategy}{CLEAN}")
-    equal = (other for other in references if areas[strategy] == areas[other])
+    references = (*REFERENCES, f"{OWN}{CLEAN}")
+    equal = (other for other in references if areas[OWN] == areas[other])
     same = [other for other in equal if not {*areas[other].values()} <= {0.0, 1.0}]
-    what, advice = f"AUROC of {strategy} and of {', '.join(same)}", "What tells them apart has not reached the scores"
+    what, advice = f"AUROC of {OWN} and of {', '.join(same)}", "What tells them apart has not reached the scores"
     require(not same, what, "the same with every seed", "different", advice)
     pairs = {
-        "auroc": [[strategy, name] for name in references],
+        "auroc": [[OWN, name] for name in references],
         "failed": [["failure without detected", f"failure without {name}"] for name in ("random", "untrained")],
     }
     metrics = {title: Metric(higher=True, pairs=of) for title, of in pairs.items()}

@@ -32,8 +32,7 @@ from tasks.stage.study import nested
 from tasks.training.loop import train_problem
 from tasks.training.problem import Problem, adamw
 from tasks.training.schedule import Schedule
-from tasks.training.trained import Trained
-from tasks.training.weights import weights_digest
+from tasks.training.trained import Trained, weights_of
 
 Texts = tuple[list[str], list[str]]
 """Texts and their labels."""
@@ -237,7 +236,7 @@ class Fit:
             rates([*records.values()], manifest) | {"removed_share": share},
             trained.best / min(trivial(rows[1]).values()),
             frozenset(zip(*rows, strict=True)),
-            *(weights_digest(given.path / folder) for folder in ("model", "initial")),
+            *(weights_of(given, folder) for folder in ("model", "initial")),
         )
 
 

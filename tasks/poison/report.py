@@ -11,20 +11,10 @@ from tasks.findings.prose import Pieces, fill
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.table import Table
 from tasks.poison.final_results import REFERENCES, FinalResults, final_results
-from tasks.poison.fit import CLEAN
-from tasks.poison.stages import EndConfig
+from tasks.poison.stages import OWN, EndConfig
 from tasks.stage.run import StageInput, StageRun
 
 AREA = "{:.3f}".format
-METHODS = {
-    "variance": "little change of influence over versions of the queries",
-    "overlap": "words shared with the queries",
-    "loss": "a low loss",
-    "identity": "gradients without curvature",
-    "tracin": "TracIn: gradients at kept steps, by their learning rates",
-    "spectral": "spectral signatures",
-    "clustering": "activation clustering",
-}
 
 
 def report(run: StageRun, config: EndConfig, **inputs: StageInput) -> Published:
@@ -42,24 +32,22 @@ def document(results: FinalResults) -> Document:
         "attack": attack_table(results),
         "detectors": detector_table(results),
         "differences": comparison_table(results.differences, *how, higher_is_better=True),
-        "rules": rule_table(results),
     }
     return fill(Path(__file__).with_name("report.md"), results, pieces, verdict=verdict, area=AREA)
 
 
 def verdict(results: FinalResults) -> str:
     """Influence beside every reference; what is better than it is named first."""
-    own = results.strategy
-    rows = [row for row in results.differences if row.arm == own and row.reference in REFERENCES]
+    rows = [row for row in results.differences if row.arm == OWN and row.reference in REFERENCES]
     worse, undecided = (
         [row.reference for row in rows if of(row)] for of in (lambda row: row.worse, lambda row: not row.better)
     )
-    least = results.detectors[own].interval or [0.0]
+    least = results.detectors[OWN].interval or [0.0]
     cases = (
-        (worse, f"No: {_listed(worse)} found the poison better than {own}."),
-        (least[0] <= 0.5, f"Not shown: that {own} finds the poison at all."),
-        (undecided, f"Not shown: that {own} beats {_listed(undecided)}."),
-        (True, f"Yes: {own} finds the poison better than all {len(rows)} references."),
+        (worse, f"No: {_listed(worse)} found the poison better than {OWN}."),
+        (least[0] <= 0.5, f"Not shown: that {OWN} finds the poison at all."),
+        (undecided, f"Not shown: that {OWN} beats {_listed(undecided)}."),
+        (True, f"Yes: {OWN} finds the poison better than all {len(rows)} references."),
     )
     return next(words for holds, words in cases if holds)
 
@@ -81,42 +69,21 @@ def attack_table(results: FinalResults) -> Table:
 def detector_table(results: FinalResults) -> Table:
     rows = []
     for name, detector in sorted(results.detectors.items(), key=lambda item: -item[1].auroc):
-        kind = METHODS.get(name.removesuffix(CLEAN).removeprefix(f"{results.strategy}-"), "influence on the queries")
         untrained = "-" if detector.untrained_auroc is None else AREA(detector.untrained_auroc)
-        more = [untrained, AREA(detector.average_precision), AREA(detector.f1_at_k)]
-        rows.append([name, kind, AREA(detector.auroc), span(detector.interval, AREA), *more])
+        area, precision = AREA(detector.auroc), AREA(detector.average_precision)
+        rows.append([name, area, span(detector.interval, AREA), untrained, precision])
     return Table(
         "AUROC (0.5 is chance; ties count half) with its interval over seeds, and that of the same scores of an "
-        "untrained model; average precision, and F1 of as many rows as are taken away.",
-        ["detector", "what", "AUROC", "interval", "untrained", "AP", "F1"],
+        "untrained model; average precision.",
+        ["detector", "AUROC", "interval", "untrained", "AP"],
         rows,
     )
 
 
-def rule_table(results: FinalResults) -> Table:
-    measures = ("precision", "recall", "f1")
-    rows = [
-        [rule, model, f"{means['suspected']:.1f}", *(AREA(means[name]) for name in measures)]
-        for model, rules in results.rules.items()
-        for rule, means in rules.items()
-    ]
-    caption = (
-        f"Rules that decide by {results.strategy}, and see no truth but a guess of its share (top-k): how many rows "
-        f"they suspect, and how well; {results.poison['poisoned']:g} are poisoned."
-    )
-    return Table(f"{caption} Means over seeds.", ["rule", "model", "suspected", *measures], rows)
-
-
 def answer(results: FinalResults) -> Figure:
     """AUROC of every detector; influence first."""
-    own, detectors = results.strategy, results.detectors
-    known = (own, "identity", "tracin", "overlap", f"{own}-variance")
-    kinds = {"asked with the trigger": known, "without knowing it": [name for name in detectors if name not in known]}
-    rows = [
-        Estimated(kind, name, detectors[name].auroc, detectors[name].interval)
-        for kind, of in kinds.items()
-        for name in of
-    ]
-    rows.insert(1, Estimated(rows[0].kind, f"{own}, untrained model", detectors[own].untrained_auroc))
+    detectors = results.detectors
+    rows = [Estimated("detectors", name, of.auroc, of.interval) for name, of in detectors.items()]
+    rows.insert(1, Estimated("detectors", f"{OWN}, untrained model", detectors[OWN].untrained_auroc))
     caption = "How well scores find the poisoned rows; the line is chance."
     return forest("answer", caption, rows, "AUROC", AREA, line=0.5)

@@ -24,9 +24,6 @@ BUDGET = Budget(epochs=10, effective_batch_examples=32, learning_rate=5e-3, not_
 class Factors(Configuration):
     """The curvature by which gradients are divided."""
 
-    strategy: Literal["ekfac", "diagonal"] = scientific(
-        "ekfac", description="Its form; beside it stands identity, which is none."
-    )
     max_degraded_share: float = scientific(
         0.05, ge=0, lt=1, description="Share of modules without full factors above which nothing is ranked."
     )
@@ -45,12 +42,11 @@ class Queries(Configuration):
 
 
 class Detection(Configuration):
-    """Decisions without labels."""
+    """What is taken away."""
 
     assumed_share: float = scientific(
         0.1, gt=0, lt=0.5, description="Share of the rows that is taken away: a guess, since nobody knows it."
     )
-    percentile: float = scientific(85.0, gt=50, lt=100, description="Scores above this percentile are suspicious.")
 
 
 class Study(StudyBase):
@@ -89,6 +85,8 @@ class Study(StudyBase):
 TRAINED = ("victim", "control")
 REMOVED = ("detected", "random", "oracle", "untrained")
 """What is taken away: what influence found, as many at random, the poisoned rows, what the untrained model found."""
+OWN = "ekfac"
+"""The scores by influence; beside them stand those without curvature (identity), and those that need no influence."""
 MODELS = {"victim": "model", "untrained": "initial"}
 """The models whose scores are compared, and where a victim's training kept them."""
 AUDITED = dict.fromkeys(("predictions", "scores", "rows taken away", "beginnings"), 1e-3)
@@ -146,15 +144,13 @@ class FactorsConfig(OfSeed):
 class ScoresConfig(OfSeed):
     """poison-scores: what each training row does for each kind of query."""
 
-    factors: Factors
     queries: Queries
     poison: Poison
 
 
 class DetectConfig(OfSeed):
-    """poison-detect: how well scores find the poisoned rows, and decisions without labels."""
+    """poison-detect: which rows are taken away."""
 
-    factors: Factors
     queries: Queries
     detection: Detection
 
@@ -164,7 +160,6 @@ class EndConfig(OfSeed):
 
     seeds: list[int]
     poison: Poison
-    factors: Factors
     queries: Queries
     detection: Detection
     audit: Audit

@@ -25,11 +25,10 @@ JOINED, BLOCKS = 4, 2
 """So many patches a side are joined on the way to a token; so many blocks mix patches with those beside them."""
 
 
-def kept(kind: Callable[[Network], Kind], model: Path, trained: bool = True) -> Kind:
-    """The network of a `kind` that a stage published in `model`, for evaluation; else one of its shape, untrained."""
+def kept(kind: Callable[[Network], Kind], model: Path) -> Kind:
+    """The network of a `kind` that a stage published in `model`, for evaluation."""
     network = kind(Network.model_validate(durable.read_json(model / "config.json")["network"]))
-    if trained:
-        load_kept(network, model / "model.safetensors")
+    load_kept(network, model / "model.safetensors")
     return network.eval()
 
 
@@ -156,8 +155,8 @@ class Filler(nn.Module):
         return near_mean(seen[:, 0], seen[:, 1], self.near) + torch.cat(more, 1)[:, self.place_of_sensor]
 
 
-PLACE, TINY = 3, 1e-6
-"""So many of the targets, from the first on, are a place; of less light there is no logarithm."""
+TINY = 1e-6
+"""Of less light there is no logarithm."""
 
 
 class Physical(nn.Module):
@@ -180,24 +179,12 @@ class Physical(nn.Module):
         self.register_buffer("plus", torch.tensor(light.logarithm_of_plus or 0.0))
 
     @classmethod
-    def load(cls, model: Path, untrained_seed: int | None = None) -> Self:
-        """The regressor that a stage published, for evaluation on a CPU; or as a training with that seed begins."""
-        torch.manual_seed(untrained_seed or 0)
-        network = kept(lambda shape: Regressor(shape, TARGETS), model, trained=untrained_seed is None)
-        return cls(network, Normaliser.load(model)).eval()
+    def load(cls, model: Path) -> Self:
+        """The regressor that a stage published, for evaluation on a CPU."""
+        return cls(kept(lambda shape: Regressor(shape, TARGETS), model), Normaliser.load(model)).eval()
 
     def forward(self, photons: torch.Tensor) -> torch.Tensor:
         alive = (photons != SENTINEL) & (photons < FOREIGN)
         light = torch.where(self.is_logarithm, (photons + self.plus).clamp(min=TINY).log10(), photons)
         light = torch.where(alive, (light - self.offsets[0]) / self.scales[0], 0.0)
         return self.network(torch.stack([light, alive.to(light)], 1)) * self.scales[1:] + self.offsets[1:]
-
-    def moved_by_a_photon(self, photons: torch.Tensor, at_once: int = 25) -> np.ndarray:
-        """How far in cm the place that it finds moves for one photon more in each sensor, in the mean of events [S]."""
-        total = torch.zeros(photons.shape[1])
-        for part in photons.split(at_once):
-            light = part.clone().requires_grad_()
-            place = self(light)[:, :PLACE].sum(0)
-            by_axis = [torch.autograd.grad(along, light, retain_graph=True)[0] for along in place]
-            total += torch.stack(by_axis).norm(dim=0).sum(0)
-        return (total / len(photons)).numpy()

@@ -213,10 +213,10 @@ class StageRun:
         self.progress.update(before + len(parts), total, unit, note if isinstance(note, str) else "")
         return list(parts)
 
-    def merge_records(self, keys: Sequence[str], key_columns: Sequence[str]) -> str:
-        """Publishes the parts as `records.parquet`; returns its digest."""
+    def merge_records(self, keys: Sequence[str], key_columns: Sequence[str]) -> None:
+        """Publishes the parts as `records.parquet`, in which each row has a key of its own."""
         with self.publish_file("records.parquet") as file:
-            return self.records.merge(keys, file, key_columns)
+            self.records.merge(keys, file, key_columns)
 
     def resume(self, items: Iterable[Item], unit: str = "items", name: str = "") -> Iterator[Item]:
         """Yields those of `items` that are not done yet; what `row` is told of one is durable when the next begins.

@@ -35,10 +35,9 @@ MOST_BACKWARDS = 2048
 
 @dataclass(frozen=True)
 class Watched:
-    """One call of a module: the largest finite magnitude of its output, and the number of values not finite."""
+    """One call of a module: the number of values of its output, and of its input, that are not finite."""
 
     module: str
-    largest: float
     not_finite: int
     input_not_finite: int
 
@@ -255,9 +254,7 @@ def _watch_calls(model: nn.Module) -> Iterator[list[Watched]]:
 
     def watch(name: str) -> Callable[[nn.Module, object, object], None]:
         def append(_: nn.Module, input_: object, output: object) -> None:
-            finite = [values[values.isfinite()] for values in _floats(output)]
-            largest = max((float(values.abs().max()) for values in finite if values.numel()), default=0)
-            calls.append(Watched(name, largest, _not_finite(output), _not_finite(input_)))
+            calls.append(Watched(name, _not_finite(output), _not_finite(input_)))
 
         return append
 
@@ -268,9 +265,6 @@ def _watch_calls(model: nn.Module) -> Iterator[list[Watched]]:
         yield calls
 
 
-def _floats(values: object) -> list[torch.Tensor]:
-    return [tensor.detach() for tensor in tensors_of(values).values() if tensor.is_floating_point()]
-
-
 def _not_finite(values: object) -> int:
-    return sum(int((~tensor.isfinite()).sum()) for tensor in _floats(values))
+    floats = (tensor.detach() for tensor in tensors_of(values).values() if tensor.is_floating_point())
+    return sum(int((~tensor.isfinite()).sum()) for tensor in floats)

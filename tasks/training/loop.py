@@ -8,7 +8,8 @@ budget fixes; a checkpoint taken because time passed changes nothing.
 import gc
 import math
 import time
-from typing import NoReturn
+from collections.abc import Iterator
+from typing import NoReturn, TypeVar
 
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -21,7 +22,6 @@ from tasks.training.culprits import FailedStep, find_culprits, locate
 from tasks.training.gradients import GradientNorms, advice, measured
 from tasks.training.loader import MicroBatches, micro_batches
 from tasks.training.memory import DoesNotFit, MicroBatchSize, explain_out_of_memory
-from tasks.training.phases import Clock
 from tasks.training.problem import Problem
 from tasks.training.result import compared, require_learning, require_usable_gate
 from tasks.training.saver import Saver, require_disk_for_checkpoints
@@ -30,6 +30,7 @@ from tasks.training.state import Guarded, Position, State, StepStart
 from tasks.training.step import ahead_of, compiled, explain_compiler, learning_rate, matmul_precision, optimizer_step
 
 METRICS_EVERY_STEPS = 10
+Batch = TypeVar("Batch")
 
 
 def train_problem(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> Position:
@@ -90,7 +91,7 @@ class _Attempted:
     ) -> None:
         self.run, self.problem, self.schedule = run, problem, schedule
         self.state, self.seed, self.execution = state, seed, execution
-        self.sizes, self.clock = MicroBatchSize(run, execution), Clock(run)
+        self.sizes, self.waited = MicroBatchSize(run, execution), 0.0
         self.network = compiled(problem.model, execution)
         share = execution.max_steps_per_run
         self.limit = math.inf if share is None else state.position.step + share
@@ -137,11 +138,13 @@ class _Attempted:
                         self._stop()
                     return
                 started = time.monotonic()
-                if not self._make_step(self.clock.waited_for(batches), size):
+                if not self._make_step(self._waited_for(batches), size):
                     return
                 seconds = time.monotonic() - started
                 self.saver.stepped(seconds)
-                self.clock.stepped(position.step, seconds)
+                row = {"step": position.step, "seconds": seconds, "load_seconds": self.waited, "at": time.time()}
+                self.run.timing.append(row)
+                self.waited = 0.0
                 due = self.saver.due() or position.step in schedule.validation_steps
                 if not self._look(leave=0 if due or self._acts_after(position.step) else 1):
                     return
@@ -149,6 +152,14 @@ class _Attempted:
                 if due:
                     self.saver.save()
                 self._report()
+
+    def _waited_for(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yields `batches`, and counts the time until each is there."""
+        started = time.monotonic()
+        for batch in batches:
+            self.waited += time.monotonic() - started
+            yield batch
+            started = time.monotonic()
 
     def _stop(self) -> NoReturn:
         step = f"{self.position.step:,}"

@@ -64,10 +64,10 @@ class Trained(Result):
         return next(value for step, value in self.validations if step == self.best_step)
 
 
-def weights_of(stage: StageInput) -> str:
-    """A digest of the files of the weights in `model/` of a verified stage: equal ones are one training."""
+def weights_of(stage: StageInput, folder: str = "model") -> str:
+    """A digest of the files of the weights in a folder of a verified stage: equal ones are one training."""
     outputs = durable.read_json(stage.run.marker_file)["outputs"]
-    files = {name: about["sha256"] for name, about in outputs.items() if name.startswith("model/")}
+    files = {name: about["sha256"] for name, about in outputs.items() if name.startswith(f"{folder}/")}
     return durable.sha256_json({name: digest for name, digest in files.items() if name.endswith(".safetensors")})
 
 

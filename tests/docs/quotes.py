@@ -14,17 +14,10 @@ import json
 import sys
 from pathlib import Path
 
-from tasks.findings.document import Document, Figure
+from tasks.findings.document import Document
 
 QUOTED = Path(__file__).with_name("quoted")
 RUNS = sorted(file.stem for file in QUOTED.glob("*.json"))
-
-
-class Drawn(dict[str, Figure]):
-    """Figures that no text shows."""
-
-    def __missing__(self, name: str) -> Figure:
-        return Figure(name, "<svg></svg>", "")
 
 
 def keep(name: str, file: Path) -> None:
@@ -46,9 +39,7 @@ def document(study: str, final_results: Path) -> Document:
     """What the code says of a study's `final_results.json`: all but its figures, and where its numbers come from."""
     made = importlib.import_module(f"tasks.{study}.report")
     results = importlib.import_module(f"tasks.{study}.final_results").FinalResults.read_file(final_results)
-    if study in ("robustness", "summarisation", "inversion", "icecube", "poison"):
-        return made.document(results)
-    return made.document(results, Drawn())
+    return made.document(results)
 
 
 if __name__ == "__main__":

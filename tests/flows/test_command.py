@@ -28,7 +28,7 @@ def test_the_commands_are_frozen(capsys):
         command.ratchet(["--help"])
     shown = re.findall(r"^    (\w+)\b", capsys.readouterr().out, re.MULTILINE)
     of_study, of_runs = "init run sweep status cancel rehearse", "list show compare audit card index"
-    others = "tensorboard verify prune export ui deploy doctor deployments reference schema completion"
+    others = "tensorboard verify prune export ui deploy doctor deployments schema completion"
     assert shown == f"{of_study} {of_runs} {others}".split()
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from deployments.dag.walk import Handle, Walk
 from flows import robustness
@@ -18,7 +20,7 @@ from storage import __main__ as storage_command
 from storage import durable, markers
 from tasks.attacks import transfer
 from tasks.attacks.stages import KEY_COLUMNS
-from tasks.training.weights import weights_digest
+from tasks.training.trained import weights_of
 from tests.conftest import REPOSITORY, ROBUSTNESS
 
 ATTACKED = ["base", "baseline", "monotonic"]
@@ -86,7 +88,7 @@ def test_results_hold_no_clock_and_no_machine(smoke_root):
 
 def test_models_and_records_are_what_their_digests_say(smoke_root):
     handles = _handles(smoke_root)
-    digests = {stage: weights_digest(handles[stage].run.path / "model") for stage in (*TRAINED, CONSTRAIN)}
+    digests = {stage: weights_of(handles[stage].as_input()) for stage in (*TRAINED, CONSTRAIN)}
     assert len({*digests.values()}) == len(digests)
     shared = {"model", "example_id", "source", "tokens_scored", "loss_sum_nats"}
     keys = {"order": ("model",), "transfer": transfer.KEY_COLUMNS}
@@ -253,4 +255,5 @@ def test_a_study_of_a_pretrained_folder_and_local_files(smoke_root, tmp_path, ru
     code, printed = run_here("--root", tmp_path / "runs", *arguments)
     assert code == 0 and "| untrained" not in printed, printed
     (base,) = (tmp_path / "runs").glob("smoke/base/*/model")
-    assert weights_digest(base) == weights_digest(Path(model))
+    kept, given = (load_file(folder / "model.safetensors") for folder in (base, Path(model)))
+    assert kept.keys() == given.keys() and all(torch.equal(kept[name], given[name]) for name in kept)

@@ -58,7 +58,7 @@ def test_show_has_all_that_is_said_of_a_run(tmp_path, capsys):
     assert facts["log"] == str(count.run.attempts / "0002.log") and facts["again"][0] in words
     assert facts.keys() == {
         *("study", "stage", "fingerprint", "folder", "cell", "state", "stands", "ended_at", "seconds", "headline"),
-        *("files", "refused", "again", "numerics", "time", "reads", "attempts", "log", "job_log", "bytes"),
+        *("files", "refused", "again", "numerics", "reads", "attempts", "log", "job_log", "bytes"),
     }
     files = [file for file in count.run.path.rglob("*") if file.is_file()]
     assert sum(facts["bytes"].values()) == sum(file.stat().st_size for file in files)

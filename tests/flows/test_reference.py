@@ -6,11 +6,10 @@ import pytest
 
 from deployments.dag.page import load_page
 from deployments.dag.sources import page_names
-from flows import command
 from tasks.icecube.study import Trial
 from tasks.stage.keys import Key, keys_of
 from tests.conftest import REPOSITORY
-from tests.test_own_study import written
+from tools.reference import reference, shared_reference
 
 DOCS = REPOSITORY / "docs"
 PAGES = {name: (DOCS / f"reference-{name}.md").read_text() for name in page_names()}
@@ -18,10 +17,9 @@ SHARED = (DOCS / "reference.md").read_text()
 
 
 @pytest.mark.parametrize("study", [*page_names(), ""])
-def test_the_page_is_what_the_command_makes(study, capsys):
+def test_the_page_is_what_the_tool_makes(study):
     """After a change of a key: as CONTRIBUTING.md has it."""
-    assert command.ratchet(["reference", *([study] if study else [])]) == 0
-    assert capsys.readouterr().out == (PAGES[study] if study else SHARED)
+    assert f"{reference(load_page(study)) if study else shared_reference()}\n" == (PAGES[study] if study else SHARED)
 
 
 def cells_of(page: str) -> list[list[str]]:
@@ -64,10 +62,3 @@ def test_the_keys_of_what_a_list_holds_stand_below_it():
     assert "| `trials` | list of groups |  | required |" in page
     of_each = page.partition("With `trials=[{...}]`:")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `trials\.(\w+)` \|", of_each, re.MULTILINE) == [*Trial.model_fields]
-
-
-def test_a_study_of_one_s_own_has_one_too(tmp_path, capsys):
-    assert command.ratchet(["reference", str(written(tmp_path / "own"))]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("# Keys of the study letters\n") and "`ratchet run letters.py --keys`" in shown
-    assert "| `dropouts` | list of float |  | `[0.0, 0.2]` | `length >= 2` | yes | " in shown

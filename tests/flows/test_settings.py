@@ -31,9 +31,8 @@ from tasks.robustness import stages
 from tasks.robustness import study as of_study
 from tasks.robustness.stages import AggregateConfig
 from tasks.robustness.study import Study
-from tasks.stage.configuration import Configuration, field_class, scientific
+from tasks.stage.configuration import Configuration, scientific
 from tasks.stage.execution import Execution
-from tasks.stage.study import StageConfiguration, StudyBase
 from tests.conftest import ROBUSTNESS
 
 VOCABULARY = (
@@ -41,85 +40,6 @@ VOCABULARY = (
     stages_of_attacks, stages_of_language, stages_of_monotonic,
 )  # fmt: skip
 PROFILES = settings.profile_names(ROBUSTNESS)
-
-# Every field of every configuration with its class: a new field stands here before it can reach a fingerprint.
-EXECUTION_FIELDS = {  # beside `cell` and `execution` of a stage, and `name`, `sweep_seeds` and `execution` of a study
-    "PairFiles": "paths",
-    "EncoderDecoder": "init_from",
-    "PairsConfig": "attacked_tokens",
-    "PairBaseConfig": "models_of_study trainings_of_study",
-    "LocalFiles": "paths",
-    "LabelledFiles": "paths",
-    "FromScratch": "init_from",
-    "PretrainedDirectory": "path",
-    "BaseConfig": "models_of_study trainings_of_study",
-}
-OF_ALL = {StageConfiguration: {"cell", "execution"}, StudyBase: {"name", "sweep_seeds", "execution"}}
-SCIENTIFIC_FIELDS = {
-    "Metric": "higher pairs unit",
-    "StudyBase": "seed",
-    "ArmsConfig": "metric arms varied compare higher_is_better question confidence_level",
-    "LanguageStudy": "seed text splits base_checks budget snapshots evaluation audit",
-    "AttackStudy": "seed text splits base_checks budget snapshots uat hotflip primary evaluation audit model arms "
-    "constraint learning_rates",
-    "DocstringPairs": "source packages max_characters",
-    "PairFiles": "source text_column skip_bad_rows summary_column",
-    "PairDataset": "source dataset revision configuration split text_column max_documents summary_column "
-    "held_out_split",
-    "EncoderDecoder": "source init_seed vocabulary_size hidden_size layers attention_heads feed_forward_size "
-    "activation pretraining start",
-    "PairChecks": "max_ratio_to_unigram max_ratio_to_untrained max_ratio_to_another_summary",
-    "TextConfig": "text splits tokenizer",
-    "PairsConfig": "text splits tokenizer prefix article_tokens summary_tokens",
-    "PairBaseConfig": "model checks snapshots",
-    "Study": "seed text splits sequence_length model base_checks arms constraint budget learning_rates snapshots "
-    "uat hotflip primary evaluation audit evaluation_precision",
-    "Audit": "examples",
-    "PackageDocs": "source packages max_characters",
-    "LocalFiles": "source text_column skip_bad_rows",
-    "LabelledFiles": "source text_column skip_bad_rows label_column",
-    "Sentences": "source rows label_noise",
-    "LabelledConfig": "text seed",
-    "Poison": "share trigger target",
-    "HubStream": "dataset revision configuration split text_column max_documents",
-    "HubDataset": "source dataset revision configuration split text_column max_documents held_out",
-    "Splits": "split_seed evaluation_share train_documents validation_documents test_documents "
-    "attack_search_documents attack_evaluation_documents max_shared_shingles",
-    "Budget": "epochs steps effective_batch_examples learning_rate warmup_ratio decay beta_1 beta_2 weight_decay "
-    "max_gradient_norm precision validations_per_epoch patience_validations not_learning guard ema_decay",
-    "LearningGate": "max_ratio by_step",
-    "SpikeGuard": "spike_factor max_rollbacks rate_divisor max_skips",
-    "BagOfWords": "source embedding hidden",
-    "FromScratch": "source init_seed vocabulary_size hidden_size layers attention_heads feed_forward_size activation "
-    "pretraining",
-    "PretrainedDirectory": "source",
-    "PretrainedHub": "source model revision",
-    "BaseChecks": "max_ratio_to_unigram max_ratio_to_untrained",
-    "Constraint": "variant start by",
-    "Search": "candidates search_precision",
-    "TriggerAttack": "trigger_tokens restarts iterations batch_documents text_tokens control_triggers candidates "
-    "search_precision",
-    "FlipAttack": "documents flips writable_tokens rounds success_relative_increase text_tokens control_draws "
-    "candidates search_precision",
-    "Evaluation": "bootstrap_resamples confidence_level",
-    "Primary": "attack margin_nats_per_token",
-    "TrainedTokenizer": "source vocabulary_size",
-    "SetupConfig": "text splits sequence_length tokenizer",
-    "BaseConfig": "model checks snapshots",
-    "ConstrainConfig": "variant signs start seeds",
-    "TrainConfig": "budget seed variant by required_movement snapshots replaced",
-    "EvaluateConfig": "snapshots evaluation_precision",
-    "OrderConfig": "models variant",
-    "AttackConfig": "model folder seed",
-    "UatConfig": "model folder seed attack",
-    "HotFlipConfig": "model folder seed attack",
-    "TransferConfig": "models uat hotflip",
-    "AttackAuditConfig": "models arms attacked starts variant hotflip audit",
-    "AuditConfig": "models arms attacked starts variant hotflip audit",
-    "AttackReportConfig": "arms attacked constraint uat hotflip evaluation primary",
-    "AggregateConfig": "seed arms attacked constraint uat hotflip evaluation primary",
-}
-
 
 TRAINED = ("baseline", "monotonic")
 BASE_AND_BASELINE = {f"{attack} ({model})" for attack in ("uat", "hotflip") for model in ("base", "baseline")}
@@ -142,18 +62,6 @@ def _fingerprints(study: Study) -> dict[str, str]:
     walk = Walk("/nonexistent", study.name)
     robustness.page(study, walk)
     return {handle.label: handle.run.fingerprint for handle in walk.handles}
-
-
-def test_every_field_is_listed_here_with_its_class():
-    for name, kind in _configurations().items():
-        fields = {field: field_class(info) for field, info in kind.model_fields.items()}
-        if issubclass(kind, Execution):
-            assert set(fields.values()) == {"execution"}
-            continue
-        of_all = next((own for base, own in OF_ALL.items() if issubclass(kind, base)), set())
-        listed = of_all | {*EXECUTION_FIELDS.get(name, "").split()}
-        assert {f for f, c in fields.items() if c == "execution"} == listed, name
-        assert {f for f, c in fields.items() if c == "scientific"} == {*SCIENTIFIC_FIELDS.get(name, "").split()}, name
 
 
 def test_every_field_has_a_description_for_the_form():

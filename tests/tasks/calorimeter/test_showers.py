@@ -16,7 +16,6 @@ from tasks.calorimeter.showers import Told, generated, read, require_sound
 from tasks.calorimeter.stages import Generated, LookConfig, RootFiles, ShowersResult
 from tasks.data.normaliser import Normaliser
 from tasks.sensors.xenon import SENSORS, SENTINEL, Events, detector
-from tests.docs.quotes import Drawn
 from tests.tasks.calorimeter.tiny import SMOKE, finished
 from tests.tasks.tiny import stage_run
 
@@ -137,9 +136,9 @@ def test_events_that_are_twice_in_a_split_are_counted(tmp_path):
     assert ShowersResult.read(shown.as_input()).repeated == {"train": 1}
     assert "repeated" not in finished().result("calorimeter-showers")  # nothing to tell: as it was
     report = FinalResults.read_file(finished().path("calorimeter-report") / "final_results.json")
-    assert "count twice" not in document(report, Drawn()).markdown()
+    assert "count twice" not in document(report).markdown()
     repeated = report.model_copy(update={"repeated": {"train": 1}})
-    assert "**1 events of train are there before them**" in document(repeated, Drawn()).markdown()
+    assert "**1 events of train are there before them**" in document(repeated).markdown()
 
 
 def test_a_file_in_both_splits_is_refused(tmp_path):

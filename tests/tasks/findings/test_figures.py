@@ -5,7 +5,6 @@ import subprocess
 import sys
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 
 from tasks.findings import figures
@@ -41,11 +40,7 @@ def forest(band: tuple[float, float] | None = (-0.02, 0.02)) -> str:
     return figures.forest("six", "The answer.", ESTIMATED, "difference (nats)", NATS, band=band).svg
 
 
-def maps() -> str:
-    return figures.maps("seven", "Maps", {"one": np.array([[1.0, 2.0], [2.0, np.nan]]), "other": np.ones((2, 2))}).svg
-
-
-ALL = [curves, dots, forest, maps]
+ALL = [curves, dots, forest]
 
 
 def texts(svg: str) -> list[str]:
@@ -97,16 +92,6 @@ def test_a_figure_is_one_element_without_scripts_styles_or_requests(draw):
     assert not re.search(r"<script|<style|<image|@import|<metadata", svg)
     assert set(re.findall(r"https?://[^\"' ]*", svg)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
     assert not re.search(r"\d{4}-\d\d-\d\dT", svg)
-
-
-def test_a_map_is_dark_where_values_are_large_and_empty_where_there_is_none():
-    """Of 1, 2, 2 and NaN the two in the middle are darkest; all of the other map is light."""
-    shades: dict[float, int] = {}
-    for path in ElementTree.fromstring(maps()).iter("{http://www.w3.org/2000/svg}path"):
-        if "var(--series-2" in (style := path.get("style", "")):
-            opacity = float((re.findall(r"opacity: ([\d.]+)", style) or ["1"])[0])
-            shades[opacity] = shades.get(opacity, 0) + path.get("d", "").count("z")
-    assert {shade: count for shade, count in shades.items() if count} == {0.125: 3, 1: 2}  # runs of cells in a row
 
 
 def test_text_is_text_and_escaped():

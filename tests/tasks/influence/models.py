@@ -1,5 +1,6 @@
 """Small models with their tasks, and influence by brute force."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -85,6 +86,11 @@ def everything(task: Task) -> np.ndarray:
 
 def planned(task: Task, **limits: object) -> list[ModulePlan]:
     return factor_plan(task.model, HERE, Limits(**limits))
+
+
+def diagonal(task: Task) -> list[ModulePlan]:
+    """As where the memory is for no eigenvectors."""
+    return [replace(item, row_block=1, column_block=1, treatment="diagonal") for item in planned(task)]
 
 
 def factors(task: Task, folder: Path, **options: object) -> Path:

@@ -21,7 +21,6 @@ def test_a_value_that_is_not_finite_is_named_in_either_triangle(wrong, place):
     found = decomposed(matrix, "encoder.3 columns.0")
     assert (found.module, found.status, found.vectors) == ("encoder.3 columns.0", "not_finite", None)
     assert found.rungs == [f"1 values are not finite, the first at {[*place]}"]
-    assert found.told()["minimum"] is None
 
 
 def test_torch_itself_does_not_see_a_nan_in_the_triangle_that_it_does_not_read():
@@ -30,11 +29,10 @@ def test_torch_itself_does_not_see_a_nan_in_the_triangle_that_it_does_not_read()
     assert torch.linalg.eigh(matrix).eigenvalues.isfinite().all()
 
 
-def test_a_factor_of_fewer_samples_than_dimensions_is_solved_and_called_singular():
+def test_a_factor_of_fewer_samples_than_dimensions_is_solved():
     matrix = _moments(40, 200)
     found = decomposed(matrix, "layer")
     assert found.status == "ok" and found.residual is not None and found.residual < 1e-12
-    assert found.told()["condition"] is None or found.told()["condition"] > 1e6
     back = (found.vectors * found.values) @ found.vectors.T
     assert torch.allclose(back, matrix.double(), atol=1e-6)
 
@@ -84,11 +82,13 @@ def test_a_solver_that_fails_at_each_rung_leads_to_the_next(failure, failures):
         assert found.vectors is None and torch.equal(found.values, matrix.double().diagonal())
 
 
-def test_what_is_not_symmetric_is_made_so_and_told():
+def test_what_is_not_symmetric_is_made_so():
     matrix = _moments(40, 8)
     matrix[0, 1] += 0.5
     found = decomposed(matrix, "layer")
-    assert found.status == "ok" and found.asymmetry is not None and found.asymmetry > 0.05
+    assert found.status == "ok" and found.vectors is not None
+    back = (found.vectors * found.values) @ found.vectors.T
+    assert torch.allclose(back, ((matrix + matrix.T) / 2).double(), atol=1e-6)
 
 
 def test_the_zero_matrix_of_a_layer_without_gradients_is_solved():

@@ -57,21 +57,18 @@ def test_of_one_step_the_doubling_is_no_defect_and_the_clamp_is(network: EnergyN
 def test_no_step_that_raises_the_energy_is_kept(network: EnergyNetwork, descent: DescentName) -> None:
     batch = Batches(0, MATRICES, STEPS, torch.device("cpu"), MINED)(SOME, 0)
     x, y = batch.x.double(), 3 * batch.contrast.double()
-    before, gradient = energy_and_gradient(network, x, y, batch.t)
+    before, _ = energy_and_gradient(network, x, y, batch.t)
     found = descend(network, DIFFUSION, x, y, batch.t, 5, descent=descent)
-    after, _ = energy_and_gradient(network, x, found.y, batch.t)
-    assert (after <= before).all() and (after < before).any()
-    assert (found.gradient_norms == gradient.norm(dim=-1)).all()
-    assert ((found.kept >= 0) & (found.kept <= 1)).all()
-    assert not found.y.requires_grad
+    after, _ = energy_and_gradient(network, x, found, batch.t)
+    assert (after <= before).all() and (after < before).any() and not found.requires_grad
 
 
 def test_rows_that_moved_are_clamped_each_by_its_own_limit(network: EnergyNetwork) -> None:
     batch = Batches(0, MATRICES, STEPS, torch.device("cpu"), MINED)(SOME, 0)
-    found = descend(network, DIFFUSION, batch.x.double(), 3 * batch.contrast.double(), batch.t, 5)
-    moved = found.kept > 0
-    limits = CLAMP * DIFFUSION.signal(batch.t)
-    assert moved.sum() > 2 and (found.y[moved].abs() <= limits[moved] + 1e-6).all()
+    start = 3 * batch.contrast.double()
+    found = descend(network, DIFFUSION, batch.x.double(), start, batch.t, 5)
+    moved, limits = (found != start).any(-1), CLAMP * DIFFUSION.signal(batch.t)
+    assert moved.sum() > 2 and (found[moved].abs() <= limits[moved] + 1e-6).all()
 
 
 def test_a_step_is_as_long_as_the_schedule_and_the_scale_say(network: EnergyNetwork) -> None:
@@ -79,5 +76,5 @@ def test_a_step_is_as_long_as_the_schedule_and_the_scale_say(network: EnergyNetw
     y = torch.full((1, 9), 0.3).double()
     _, gradient = energy_and_gradient(network, x, y, t)
     for scale in (0.01, 0.1):
-        moved = descend(network, DIFFUSION, x, y, t, 1, scale).y - y
+        moved = descend(network, DIFFUSION, x, y, t, 1, scale) - y
         assert torch.allclose(moved, -scale * DIFFUSION.step_size[2] * gradient)

@@ -45,10 +45,8 @@ def of(values: dict[str, dict[str, float]], min_seeds: int = 3, learned: bool = 
         for name, of_arm in values.items()
     }
     runs = found.runs | {f"{name}-{seed}": found.runs[f"{name}-0"] for name in values for seed in "23"}
-    negatives = [facts for facts in found.probe.negatives if facts.arm in values]
     changed = {
         "arms": arms,
-        "probe": found.probe.model_copy(update={"negatives": negatives}),
         "runs": runs,
         "differences": differences,
         "descent_parts": descent_parts("none", arms, differences),

@@ -38,8 +38,6 @@ NONE = "{name: none}"
         ("budget.effective_batch_examples=64", "micro_batch_examples 32 below budget.effective_batch_examples 64"),
         ("execution.fit_memory=true", "or halved, it would be another training"),
         ("budget.effective_batch_examples=-1", "effective_batch_examples"),
-        ("probe.times=[4]", "probe.times has 4, and the diffusion has the steps 0 to 3"),
-        ("probe.matrices=65", "probe.matrices 65 is more than matrices.validation_matrices 64"),
         ("matrices.diagonal_in=0.0", "diagonal_in"),
         ("min_seeds=1", "min_seeds"),
     ],

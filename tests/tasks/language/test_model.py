@@ -25,7 +25,6 @@ from tasks.language.tokenizer import load_tokenizer
 from tasks.robustness.study import Study
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
-from tasks.training.weights import weights_digest
 from tests.tasks.language.hub_errors import FINAL, LOST, raising
 from tests.tasks.language.tiny_gguf import tiny_llama, write_gguf
 from tests.tasks.monotonic.architectures import network
@@ -460,51 +459,6 @@ def test_a_lost_connection_to_the_hub_differs_from_what_no_retry_mends(tmp_path,
             load()
         for part in ("nobody/nothing", "0" * 40, "HF_TOKEN", "model.source=directory"):
             assert part in str(caught.value)
-
-
-# --------------------------------------------------------------------------------------- weights_digest
-
-
-def test_the_weights_digest_is_equal_for_a_model_that_was_loaded_and_saved_again(tmp_path):
-    first = save_model(tmp_path / "first", tiny_model())
-    second = save_model(tmp_path / "second", language.load(first))
-    assert weights_digest(first) == weights_digest(second)
-
-
-def test_the_weights_digest_does_not_depend_on_how_files_are_cut(tmp_path):
-    whole = save_model(tmp_path / "whole", tiny_model())
-    shards = tmp_path / "shards"
-    shards.mkdir()
-    tiny_model().save_pretrained(shards, max_shard_size="4KB")
-    assert len(list(shards.glob("*.safetensors"))) > 1
-    assert weights_digest(shards) == weights_digest(whole)
-
-
-@pytest.mark.parametrize("change", ["one bit", "name", "shape", "dtype", "missing"])
-def test_the_weights_digest_sees_every_change(tmp_path, change):
-    folder = save_model(tmp_path / "model", tiny_model())
-    file = folder / "model.safetensors"
-    before, tensors, name = weights_digest(folder), load_file(file), "gpt_neox.final_layer_norm.bias"
-    if change == "one bit":
-        tensors[name].view(torch.uint8)[0] ^= 1
-    elif change == "name":
-        tensors[name + "2"] = tensors.pop(name)  # at the same place of the name order
-    elif change == "shape":
-        tensors[name] = tensors[name].view(4, 4)
-    elif change == "dtype":
-        tensors[name] = tensors[name].view(torch.int32)  # the same bytes
-    else:
-        del tensors[name]
-    save_file(tensors, file, {"format": "pt"})
-    assert weights_digest(folder) != before
-
-
-def test_the_weights_digest_takes_tensors_of_any_shape(tmp_path):
-    tensors = {"scalar": torch.tensor(1.0), "empty": torch.zeros(0), "half": torch.ones(2, dtype=torch.bfloat16)}
-    save_file(tensors, tmp_path / "model.safetensors")
-    first = weights_digest(tmp_path)
-    save_file(tensors | {"scalar": torch.tensor(2.0)}, tmp_path / "model.safetensors")
-    assert weights_digest(tmp_path) != first
 
 
 # ----------------------------------------------------------------------------------------- from scratch

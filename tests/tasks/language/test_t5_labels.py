@@ -11,6 +11,7 @@ from tasks.influence.scores import gathered, scores
 from tasks.influence.task import Task, require_faithful, token_losses
 from tasks.language.classifiers import kept_classifier, logits_of, new_classifier
 from tasks.language.configuration import PretrainedDirectory
+from tasks.poison.audit import plain
 from tests.tasks.language.tiny_t5 import write_t5
 from tests.tasks.tiny import sentences
 
@@ -66,8 +67,8 @@ def test_influence_of_its_texts_is_that_of_gradients_by_autograd(classifier, tmp
     asked, every = [one for one in plan if one.treatment != "excluded"], np.arange(4)
     require_faithful(task, asked, every)
     found = gathered(scores(task, task, every, every[:1], plan))[0]
-    plain = kept_classifier(tmp_path)
-    gradients = [plain.plain(text, LABELS[number])[1] for text, number in zip(TEXTS, numbers, strict=True)]
+    kept = kept_classifier(tmp_path)
+    gradients = [plain(kept, text, LABELS[number])[1] for text, number in zip(TEXTS, numbers, strict=True)]
     assert set(gradients[0]) == {one.name for one in asked}
     expected = [sum(float((gradients[0][name] * of[name]).sum()) for name in of) for of in gradients]
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5 * abs(expected[0]))

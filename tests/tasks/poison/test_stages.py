@@ -32,7 +32,7 @@ def results() -> FinalResults:
 
 def scores(manifest: Manifest) -> Scores:
     study = finished()
-    return scores_of(study.input("poison-scores (seed 0)"), manifest, study.study.factors, study.study.queries)
+    return scores_of(study.input("poison-scores (seed 0)"), manifest, study.study.queries)
 
 
 def test_the_report_has_every_number_that_was_promised():

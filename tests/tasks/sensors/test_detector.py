@@ -1,16 +1,13 @@
 """The xenon detector: each sensor once, its neighbours beside it, and networks that see every one of them."""
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from tasks.sensors.batches import hide, near_mean
 from tasks.sensors.configuration import Network
 from tasks.sensors.networks import Filler, Regressor
-from tasks.sensors.pictures import event_map, unfolded
-from tasks.sensors.xenon import SENSORS, Events, Face, detector, hexagonal
+from tasks.sensors.xenon import SENSORS, Face, detector, hexagonal
 
 SHAPE = Network(channels=4, width=8, layers=1, heads=2)
 
@@ -20,17 +17,6 @@ def test_the_faces_have_the_sensors_of_the_experiment_each_once():
     assert counts == {"inner": 4092, "outer": 234, "upstream": 144, "downstream": 144, "top": 73, "bottom": 73}
     every = np.concatenate([np.unique(face.cells) for face in detector().faces.values()])
     assert sorted(every) == [*range(SENSORS)] and len(every) == 4760
-
-
-def test_a_face_that_is_dead_leaves_the_pictures_empty_there(tmp_path):
-    inner, light = np.unique(detector().faces["inner"].cells), np.full((1, SENSORS), 50, dtype=np.float32)
-    light[:, inner] = -1.0
-    rows = {"model": ["mae"], "event": [0], "sensor": [4100], "photons": [50.0], "predicted": [40.0]}
-    pq.write_table(pa.table(rows), tmp_path / "predictions.parquet")
-    assert event_map(Events(light, np.zeros((1, 4))), tmp_path / "predictions.parquet", "mae").svg
-    values = np.arange(SENSORS, dtype=float)
-    values[inner] = np.nan
-    assert np.isin(detector().faces["outer"].cells, unfolded(values)).any()
 
 
 def test_the_finer_centre_of_the_outer_face_lies_where_its_coarse_sensors_lay():
@@ -65,27 +51,6 @@ def test_a_sensor_lies_between_two_of_a_longer_row():
 def test_cells_of_one_sensor_are_no_neighbours_of_themselves():
     face = Face(np.array([[0, 0, 1], [0, 0, 2]]), (0, 1, 2), 0.0, 1.0)
     assert face.touching().tolist() == [[0, 1], [0, 2], [1, 2]]
-
-
-def test_a_picture_of_the_box_has_every_face_where_it_is_folded():
-    """Values are places, so that a cell tells what it shows; u to the right, v upwards, w away from the inner face."""
-    u, v, w = (unfolded(detector().places[:, axis]) for axis in range(3))
-    parts = {"inner": (slice(14, 61), slice(14, 36)), "outer": (slice(14, 61), slice(51, 73))}
-    parts |= {"upstream": (slice(14, 61), slice(0, 13)), "downstream": (slice(14, 61), slice(37, 50))}
-    parts |= {"top": (slice(0, 13), slice(14, 36)), "bottom": (slice(62, 75), slice(14, 36))}
-    for name, (across, deep) in {"inner": (u, 0.0), "outer": (u, 38.5)}.items():
-        part = parts[name]
-        assert (np.diff(across[part]) >= 0).all() and (np.diff(v[part], axis=0) <= 1e-9).all()
-        assert np.allclose(w[part], deep)
-    assert (np.diff(w[parts["upstream"]]) <= 0).all() and (np.diff(w[parts["downstream"]]) >= 0).all()
-    assert np.allclose(v[parts["top"]], 70) and (np.diff(w[parts["top"]], axis=0) <= 1e-9).all()
-    assert np.allclose(v[parts["bottom"]], -70) and (np.diff(w[parts["bottom"]], axis=0) >= -1e-9).all()
-    assert np.isfinite(u).sum() == sum(u[part].size for part in parts.values())
-
-
-def test_a_picture_passes_over_a_sensor_without_value():
-    values = np.where(np.arange(SENSORS) % 7 == 0, np.nan, 1.0)
-    assert {*np.unique(unfolded(values)[14:61, 14:36])} == {1.0}
 
 
 # ------------------------------------------------------------------------------------ masks

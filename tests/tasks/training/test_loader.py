@@ -1,5 +1,6 @@
 """Micro-batches: the same ones in the same order with and without workers, from any step, and at no cost that grows."""
 
+import json
 import threading
 import time
 from itertools import islice
@@ -12,7 +13,7 @@ from tasks.training.budget import Budget
 from tasks.training.loader import micro_batches
 from tasks.training.order import example_at
 from tasks.training.schedule import Schedule
-from tests.tasks.tiny import SEEN, ToyConfig, toy_directory, toy_to_the_end, what_must_be_equal
+from tests.tasks.tiny import HOOKS, SEEN, ToyConfig, toy_attempt, toy_directory, toy_to_the_end, what_must_be_equal
 
 PLAN = Schedule(Budget(epochs=3.0, effective_batch_examples=8, learning_rate=1.0), 45)
 
@@ -90,3 +91,15 @@ def test_a_training_with_workers_ends_with_the_same_bytes_in_pieces_too(tmp_path
     SEEN.clear()
     expected = what_must_be_equal(toy_directory(tmp_path / "none", config))
     assert what_must_be_equal(toy_directory(tmp_path / "some", config)) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_time_that_a_step_waits_for_its_examples_is_its_own(tmp_path, workers):
+    HOOKS["batch"] = lambda: time.sleep(0.01)
+    toy_attempt(tmp_path, ToyConfig(), loader_workers=workers)
+    run = toy_directory(tmp_path, ToyConfig())
+    rows = [json.loads(line) for line in run.timing_file.read_text().splitlines()]
+    steps = [row for row in rows if "load_seconds" in row]
+    assert [row["step"] for row in steps] == list(range(1, 13))
+    assert all(0 <= row["load_seconds"] <= row["seconds"] for row in steps)
+    assert workers or all(row["load_seconds"] >= 0.02 for row in steps), "two micro-batches"

@@ -1,36 +1,30 @@
-"""The reference of all keys, as Markdown: a page for those that studies have alike, and one for each study's own."""
+"""The reference of all keys, as Markdown: a page for those that studies have alike, and one for each study's own.
 
-import argparse
+python -m tools.reference [STUDY] > docs/reference[-STUDY].md
+"""
+
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from deployments.dag.page import Page, load_page
 from deployments.dag.sources import page_names
-from flows.command.terminal import show
 from tasks.stage.configuration import Configuration
 from tasks.stage.keys import Key, keys_of
 
 HEADER = ("key", "type", "unit", "default", "limits", "new run", "meaning")
 
 
-def print_reference(options: argparse.Namespace) -> int:
-    """`ratchet reference`: prints the page of a study, or of the keys that studies have alike."""
-    return show(reference(load_page(options.study)) if options.study else shared_reference())
-
-
 def reference(page: Page) -> str:
     """The text of `docs/reference-STUDY.md`; keys that other studies have alike stand there by name alone."""
-    study, shared = (page.file.name, {}) if page.is_own else (page.name, shared_keys())
+    study, shared = page.name, shared_keys()
     head = f"""\
 # Keys of the study {page.name}
 
-<!-- Made by `ratchet reference {study}`; a test compares. -->
+<!-- Made by `python -m tools.reference {study}`; a test compares. -->
 
-`ratchet run {study} --keys` prints all in a terminal, `ratchet run {study} --show-config` the values of a profile."""
-    if shared:
-        head += (
-            " [reference.md](reference.md) says what the columns mean, and has the keys that other studies have alike."
-        )
+`ratchet run {study} --keys` prints all in a terminal, `ratchet run {study} --show-config` the values of a profile. \
+[reference.md](reference.md) says what the columns mean, and has the keys that other studies have alike."""
     parts = [head]
     for group, title, keys in _groups(keys_of(page.model)):
         parts.append(f"## {title}")
@@ -49,7 +43,7 @@ def shared_reference() -> str:
     head = f"""\
 # Keys that studies have alike
 
-<!-- Made by `ratchet reference`; a test compares. -->
+<!-- Made by `python -m tools.reference`; a test compares. -->
 
 A key stands in a profile (a YAML file), in `--set key=value`, or in the form of the Prefect UI. This page has the \
 keys that two or more studies have, the same in each; what one has by itself stands on its own page: {links}.
@@ -110,3 +104,7 @@ def _cells(key: Key) -> list[str]:
 def _row(cells: Sequence[str]) -> str:
     within = (cell.replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(within)} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write((reference(load_page(sys.argv[1])) if sys.argv[1:] else shared_reference()) + "\n")
