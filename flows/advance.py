@@ -15,9 +15,9 @@ from deployments.slurm.cluster.client import require_commands
 from deployments.slurm.cluster.site import has_site, read_site
 from deployments.slurm.study.cancel import finish_cancels
 from deployments.slurm.study.follow import Studies
-from deployments.slurm.study.follower import FollowerJob
+from deployments.slurm.study.looks import Looks
 from deployments.slurm.study.study import root_of
-from flows.follow import tell
+from flows.look import tell
 from storage.errors import BadInput
 from storage.visible import log_visibly
 from tasks.stage.outcome import BAD_INPUT, COMPLETED
@@ -40,7 +40,7 @@ def advance(root: str = "") -> State:
             finish_cancels(root_of(site, root))
         except Exception as error:  # of one study: the others go on
             get_run_logger().warning("cancelled studies: %s", error, exc_info=not isinstance(error, BadInput))
-        studies = Studies(site, FollowerJob(site), tell)
+        studies = Studies(site, Looks(site), tell)
         try:
             while studies.look() and studies.serves:
                 time.sleep(studies.seconds_to_next)

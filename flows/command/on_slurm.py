@@ -11,7 +11,7 @@ from deployments.slurm.study import efficiency
 from deployments.slurm.study.doctor import look
 from deployments.slurm.study.engine import Engine
 from deployments.slurm.study.follow import End, entrust, followed
-from deployments.slurm.study.follower import FollowerJob
+from deployments.slurm.study.looks import Looks
 from deployments.slurm.study.preflight import checked
 from deployments.slurm.study.stop import cancel_jobs, mark_stopped
 from deployments.slurm.study.study import SlurmStudy
@@ -62,7 +62,7 @@ def _shown_in_prefect(slurm: SlurmStudy, wait: bool) -> str:
 
     try:
         require_server()
-        entrust(slurm, FollowerJob(slurm.site))
+        entrust(slurm, Looks(slurm.site))
         return address_of(slurm)
     except (BadInput, httpx.HTTPError, PrefectException) as error:
         if not wait:
@@ -78,23 +78,24 @@ def _followed_here(slurm: SlurmStudy) -> End:
 
 
 def detach(slurm: SlurmStudy) -> int:
-    """Gives the study to the site's follower, a job on the cluster, which starts it; returns the exit code."""
+    """Gives the study to the site's looks, small jobs on the cluster, which start it; returns the exit code."""
     if there := configured():
         raise BadInput(
             f"--detach is for where no server stands, and PREFECT_API_URL names {there.address}: leave it out, and "
             "the study goes on by itself while the workers of that server run; or unset PREFECT_API_URL"
         )
     show("asking SLURM whether it takes the jobs ...")
-    job = FollowerJob(slurm.site)
-    entrust(slurm, job)
+    looks = Looks(slurm.site)
+    entrust(slurm, looks)
     try:
-        waits = job.ensure_queued()
-        number = next((job_.id for job_ in job.jobs() if job_.state == "RUNNING"), waits)
+        number = looks.submit()
     except SlurmError as error:
-        return refuse(f"SLURM takes no job that follows the study ({error}): mend that and start it again, or --wait")
-    show(f"job {number} ({job.name}) follows the study, and submits its jobs and the job that comes after itself")
-    show(f"  to follow: tail -F {job.log}, or the same command with --status")
-    show(f"  to cancel: ratchet cancel, with the same options; the job that follows alone: scancel --name={job.name}")
+        return refuse(
+            f"SLURM takes no job that looks after the study ({error}): mend that and start it again, or --wait"
+        )
+    show(f"job {number} ({looks.name}) submits the study's jobs, and small jobs like it go on with that")
+    show(f"  to follow: tail -F {looks.log}, or the same command with --status")
+    show(f"  to cancel: ratchet cancel, with the same options; the looks alone: scancel --name={looks.name}")
     return outcome.AWAITING_RETRY.exit_code
 
 

@@ -26,7 +26,7 @@ from deployments.slurm.job.resources import kept_resources
 from deployments.slurm.study import preflight
 from deployments.slurm.study import study as study_file
 from deployments.slurm.study.follow import Studies
-from deployments.slurm.study.follower import FollowerJob
+from deployments.slurm.study.looks import Looks
 from deployments.slurm.study.study import SlurmStudy
 from flows import command
 from storage import durable
@@ -340,7 +340,7 @@ def test_nobody_serves_a_root_that_others_may_write(tmp_path, sources):
     pool = Pool(tmp_path, sources)
     by_a_group(pool.root)
     with pytest.raises(BadInput, match="may be written by the group"):
-        Studies(pool.site, FollowerJob(pool.site), lambda *_: None).look()
+        Studies(pool.site, Looks(pool.site), lambda *_: None).look()
 
 
 # ------------------------------------------------------------------------------------ the copy that jobs run

@@ -274,7 +274,7 @@ ALLOWED = {
     "deployments/slurm/pool/runs.py: Path(asked['study_file'])",
     "deployments/slurm/study/follower.py: Path(entry['file'])",
     "deployments/slurm/study/follower.py: Path(entry['root'])",
-    "flows/follow.py: Path(os.environ['RATCHET_STOP_NOTE'])",
+    "flows/look.py: Path(os.environ['RATCHET_STOP_NOTE'])",
     # signed by this user
     "deployments/prefect/report_pages.py: Path('/', request.path_params['file'])",
 }

@@ -24,7 +24,7 @@ from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.pool.reconcile import Finish, Seen, reconcile
 from deployments.slurm.study import study as study_file
 from deployments.slurm.study.follow import Studies
-from deployments.slurm.study.follower import Entry, FollowerJob
+from deployments.slurm.study.looks import Entry, Looks
 from deployments.slurm.study.mirror import jobs_markdown
 from flows.command.settings import read_study
 from storage import durable, locks, markers
@@ -321,7 +321,7 @@ def test_a_bad_study_file_ends_no_walk_over_the_others(tmp_path, caplog):
     (folder / "gone.yaml").symlink_to(tmp_path / "nowhere")  # it ended the whole walk
     assert list(study_file.readable(tmp_path, Site(root=str(tmp_path)))) == [] and len(caplog.records) == 6
     site = Site(root=str(tmp_path))
-    job, files = FollowerJob(site), study_file.active(tmp_path)
+    job, files = Looks(site), study_file.active(tmp_path)
     for file in files:
         job.add(Entry(file, tmp_path, by_person=False))
     assert len(files) == 6 and not Studies(site, job, lambda *_: None).look(), "none is followed any more"

@@ -36,7 +36,7 @@ from deployments.slurm.job.journal import Journal, Submission, jobs_folder, run_
 from deployments.slurm.study import study as study_file
 from deployments.slurm.study.engine import Engine
 from deployments.slurm.study.follow import entrust
-from deployments.slurm.study.follower import FollowerJob
+from deployments.slurm.study.looks import Looks
 from deployments.slurm.study.records import Record, record_of
 from deployments.slurm.study.standings import Standings
 from deployments.slurm.study.stop import cancel_jobs, mark_stopped
@@ -475,8 +475,8 @@ class Dispatched:
         return SlurmStudy.at_site(load_page("tests.slurm.toy"), self.study, str(self.root))
 
     @property
-    def follower(self) -> FollowerJob:
-        return FollowerJob(self.slurm.site)
+    def follower(self) -> Looks:
+        return Looks(self.slurm.site)
 
     def go_on(self) -> None:
         """Ends the pause that it was dispatched with."""
@@ -652,7 +652,7 @@ class Bench:
             fields["pauses_while"] = str(pause)
         study = toy_study(name or f"toy-{uuid4().hex[:6]}", resources, **fields)  # benches share clusters and servers
         slurm = SlurmStudy.at_site(load_page("tests.slurm.toy"), study, str(root))
-        entrust(slurm, FollowerJob(slurm.site))
+        entrust(slurm, Looks(slurm.site))
         self.dispatched.append(Dispatched(self, study, root, slurm.handles[0], pause))
         return self.dispatched[-1]
 
@@ -704,7 +704,7 @@ class Bench:
         """After a test, however it ended: no study or run goes on, no job is left, all nodes are there."""
         for file in {file for one in self.dispatched for file in study_file.active(one.root)}:
             study_file.stopped(file).touch()  # or the worker starts what the last stage's end made ready
-        job = FollowerJob(read_site(str(self.site)))
+        job = Looks(read_site(str(self.site)))
         for entry in job.entries():
             job.remove(entry)
         self.dispatched.clear()

@@ -6,14 +6,14 @@ import time
 
 from deployments.slurm.cluster.site import read_site
 from deployments.slurm.study.follow import Studies
-from deployments.slurm.study.follower import FollowerJob
-from flows.follow import tell
+from deployments.slurm.study.looks import Looks
+from flows.look import tell
 
 if __name__ == "__main__":
     logging.basicConfig(stream=sys.stdout, format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("ratchet").setLevel(logging.INFO)
     site = read_site()
-    studies = Studies(site, FollowerJob(site), tell)
+    studies = Studies(site, Looks(site), tell)
     sys.stdout.write("started!\n")
     sys.stdout.flush()
     while True:

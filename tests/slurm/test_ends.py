@@ -10,7 +10,7 @@ import pytest
 from deployments.dag.page import load_page
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.study.follow import entrust
-from deployments.slurm.study.follower import FollowerJob
+from deployments.slurm.study.looks import Looks
 from deployments.slurm.study.study import SlurmStudy
 from storage.run_directory import read
 from tasks.stage.outcome import END_STATES
@@ -201,7 +201,7 @@ def test_a_stage_and_a_guests_script_hear_that_they_are_preempted_and_lose_no_st
     page, resources = load_page(str(tmp_path / "guest.py")), {"partition": "low", "cpus": 4, "exclude": ["n2"]}
     study = page.model(name="guest", execution=toy.HOW.model_copy(update={"resources": {"all": resources}}))
     slurm = SlurmStudy.at_site(page, study, str(tmp_path / "runs"))
-    entrust(slurm, FollowerJob(slurm.site))
+    entrust(slurm, Looks(slurm.site))
     guest, scratch = slurm.handles[0].run, slurm.handles[0].run.path / "scratch"
     seldom = toy.HOW.model_copy(update={"checkpoint_every_steps": None, "checkpoint_every_seconds": 3600.0})
     one = bench.dispatch(tmp_path / "runs", resources=resources, pauses=True, execution=seldom)

@@ -7,7 +7,7 @@ import pytest
 from deployments.dag.page import load_page
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.study.follow import entrust
-from deployments.slurm.study.follower import FollowerJob
+from deployments.slurm.study.looks import Looks
 from deployments.slurm.study.study import SlurmStudy
 from storage import durable
 
@@ -35,7 +35,7 @@ def test_each_stage_is_submitted_within_seconds_of_the_end_of_what_it_waits_for(
     (tmp_path / "chain.py").write_text(PAGE)
     page = load_page(str(tmp_path / "chain.py"))
     slurm = SlurmStudy.at_site(page, page.model(name="chain"), str(tmp_path / "runs"))
-    entrust(slurm, FollowerJob(slurm.site))  # as a start does that does not wait
+    entrust(slurm, Looks(slurm.site))  # as a start does that does not wait
     last = slurm.handles[-1].run
     bench.until("the last stage is finished", last.marker_file.exists, seconds=SOON_SECONDS * LEVELS)
 

@@ -7,7 +7,7 @@ import pytest
 
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import Journal, jobs_folder
-from deployments.slurm.study.follower import FollowerJob
+from deployments.slurm.study.looks import Looks
 from storage import locks
 from tests.deployments.prefect.test_embedded import _gone
 from tests.slurm.alone import Alone
@@ -112,34 +112,41 @@ def test_who_cancels_from_elsewhere_ends_what_waits_for_a_place_too(alone):
 
 
 @pytest.mark.drawn
-def test_a_detached_study_goes_on_through_a_job_that_follows_it_and_the_one_that_comes_after(alone):
+def test_a_detached_study_goes_on_by_looks_of_which_any_may_be_lost(alone):
+    """While nothing happens nothing of ours runs; one look waits for the end of a job, and one for some minutes."""
     code, said = alone.command("run", "--dispatch=slurm", "--detach").end()
-    assert code == 75 and " follows the study, and submits its jobs" in said and "no worker" not in said, said
-    follower = FollowerJob(Site(root=str(alone.root)))
+    assert code == 75 and " submits the study's jobs" in said and "no worker" not in said, said
+    looks = Looks(Site(root=str(alone.root)))
 
-    def followers() -> dict[str, str]:
-        return {
-            job: state for job, state in alone.cluster.jobs(follower.name).items() if state in ("PENDING", "RUNNING")
-        }
+    def waiting() -> dict[str, str]:
+        """What each look waits for; nothing while one is at work."""
+        lines = alone.cluster.slurm("squeue", "-h", f"--name={looks.name}", "-o", "%i %T %r").splitlines()
+        found = [line.split() for line in lines]
+        return {} if "RUNNING" in {state for _, state, _ in found} else {job: reason for job, _, reason in found}
 
     def trains() -> bool:
-        return "PENDING" in followers().values() and any(alone.training.checkpoints.glob("[0-9]*"))
+        return sorted(waiting().values()) == ["BeginTime", "Dependency"] and any(
+            alone.training.checkpoints.glob("[0-9]*")
+        )
 
-    until("it trains, and a follower is queued behind the one that works", trains, told=alone.told)
-    first = next(job for job, state in followers().items() if state == "RUNNING")
+    until("it trains, and two looks wait", trains, told=alone.told)
+    for job, reason in waiting().items():
+        if reason == "Dependency":
+            alone.cluster.slurm("scontrol", "hold", job)
+        else:
+            guard = job
     code, said = alone.command("run", "--dispatch=slurm", "--detach").end()
-    assert code == 75 and len(followers()) == 2, "one follower serves all, and it is told of both starts"
-    assert f"job {first} (" in said, "the one that works, and not the one that waits"
-    alone.cluster.slurm("scancel", "--signal=KILL", "--full", first)
-    until(
-        "the next one has begun",
-        lambda: "RUNNING" in followers().values() and first not in followers(),
-        told=alone.told,
-    )
+    assert code == 75, said
+    until("a look was there for the second start", lambda: len(waiting()) == 2, told=alone.told)
+    for job, reason in waiting().items():
+        if reason == "Dependency":
+            alone.cluster.slurm("scontrol", "hold", job)
     alone.hold.unlink()
+    until("the training is finished", alone.training.marker_file.exists, told=alone.told)
+    alone.cluster.slurm("scontrol", "update", f"jobid={guard}", "starttime=now")  # five minutes have passed
     until("the study is finished", lambda: alone.run("toy-report").marker_file.exists(), told=alone.told)
-    until("no follower is left", lambda: not followers(), told=alone.told)
-    assert "Completed: " in follower.log.read_text() and not list(follower.entries())
+    until("no look is left", lambda: not looks.jobs(), told=alone.told)
+    assert "Completed: " in looks.log.read_text() and not list(looks.entries())
     alone.require_each_once()
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from deployments.dag.page import load_page
 from deployments.slurm.study.follow import entrust
-from deployments.slurm.study.follower import FollowerJob
+from deployments.slurm.study.looks import Looks
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts, durable
 from storage.errors import BadInput
@@ -50,7 +50,7 @@ def test_an_own_study_runs_as_jobs_from_a_copy_that_no_edit_changes(bench, tmp_p
     bench.ensure_worker()
     bench.cluster.hold()
     slurm = SlurmStudy.at_site(page, study, str(root))
-    entrust(slurm, FollowerJob(slurm.site))
+    entrust(slurm, Looks(slurm.site))
     bench.until("its job waits", lambda: [*slurm.handles[0].run.path.glob("jobs/*.sbatch")])
     (own / "dice_helper.py").write_text("def numbers(seed):\n    return [0]\n")
     (own / "dice.py").write_text("half an edit (")

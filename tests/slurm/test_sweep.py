@@ -14,7 +14,7 @@ from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.study import study as study_file
 from deployments.slurm.study.engine import Engine
 from deployments.slurm.study.follow import entrust, followed
-from deployments.slurm.study.follower import FollowerJob
+from deployments.slurm.study.looks import Looks
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts, durable
 from tests.slurm.harness import Bench, Run, state_of, toy_study
@@ -94,7 +94,7 @@ def test_squeue_tells_study_stage_and_cell_of_arrays_as_large_as_the_cluster_tak
     with bench.site_with({"array_tasks": 8}):
         bench.cluster.hold()
         slurm = swept(toy_study("arrays", pauses_while=str(pause)), tmp_path / "runs", over)
-        entrust(slurm, FollowerJob(slurm.site))
+        entrust(slurm, Looks(slurm.site))
         waiting = bench.until("four tasks wait", lambda: len(found := squeue()) == 4 and found)
         assert {name for name, _ in waiting} == {"arrays-toy-training"}
         cells = [f"arrays toy-training (training.seed {seed})" for seed in (1, 2, 3, 4)]

@@ -4,7 +4,7 @@ import pytest
 
 from deployments.dag.page import load_page
 from deployments.slurm.study.follow import entrust
-from deployments.slurm.study.follower import FollowerJob
+from deployments.slurm.study.looks import Looks
 from deployments.slurm.study.records import Record, record_of
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts
@@ -39,7 +39,7 @@ def test_a_limit_that_is_too_short_for_the_start_is_told_refused_and_mended(benc
         slurm = SlurmStudy.at_site(page, study, str(tmp_path / "runs"))
         run = slurm.handles[0].run
         before = record_of(run)
-        entrust(slurm, FollowerJob(slurm.site))
+        entrust(slurm, Looks(slurm.site))
         return bench.until("it has ended", lambda: ((r := record_of(run)) and r.over and r != before and r) or None)
 
     with bench.site_with(time_limit_minutes=1, lead_seconds=20):

@@ -23,7 +23,7 @@ from deployments.slurm.cluster.site import Resources, Site, folder_below, read_s
 from deployments.slurm.job.preflight import file_system, folder_problems, is_of_this_machine, problems
 from deployments.slurm.job.resources import NEEDS
 from deployments.slurm.job.script import JobText, sbatch_text
-from deployments.slurm.study.follower import FOLLOW
+from deployments.slurm.study.looks import FOLLOW
 from storage import durable
 from storage.errors import BadInput
 

@@ -78,6 +78,11 @@ class Engine:
                 service.submit(run, handle, slurm.file, source)
         service.tell()
 
+    @property
+    def due_in_seconds(self) -> float:
+        """Until a job that was put off is due; infinite where none is."""
+        return self._records.due_in_seconds()
+
     def _advanced(self, slurm: SlurmStudy, tell: Told, person: bool) -> Standings:
         source = slurm.kept_source()  # first: it may not be as it was staged
         stages = _all(slurm, Look(self._records, SlurmCommands(), starts=True, person=person, told=tell))

@@ -1,6 +1,6 @@
 """Studies on SLURM, followed to their ends: by the command that waits, a flow run of Prefect, or a job on the cluster.
 
-What is to be followed stands on disk (`FollowerJob.entries`). One process at a time serves a root, by its lock: it
+What is to be followed stands on disk (`Looks.entries`). One process at a time serves a root, by its lock: it
 follows all of these studies. Another one that waits for a study only looks how it stands, and serves when the first one
 has ended.
 """
@@ -16,7 +16,7 @@ from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.site import Site, folder_of_jobs
 from deployments.slurm.pool.service import Service, interval_seconds
 from deployments.slurm.study.engine import Engine
-from deployments.slurm.study.follower import Entry, FollowerJob
+from deployments.slurm.study.looks import Entry, Looks
 from deployments.slurm.study.preflight import require_runnable
 from deployments.slurm.study.standings import Standing, Standings, Told
 from deployments.slurm.study.study import SlurmStudy
@@ -38,8 +38,8 @@ End = tuple[PrefectState, str]
 class Studies:
     """The studies that are to be followed at a site, by this process while it serves the site's root."""
 
-    def __init__(self, site: Site, job: FollowerJob, tell: Tell) -> None:
-        self._site, self._job, self._tell = site, job, tell
+    def __init__(self, site: Site, looks: Looks, tell: Tell) -> None:
+        self._site, self._list, self._tell = site, looks, tell
         self._engine = Engine(site)
         self._studies: dict[Path, SlurmStudy] = {}
         self._ends: dict[Path, End] = {}
@@ -53,21 +53,21 @@ class Studies:
     def look(self) -> bool:
         """Starts what is ready, and lets go of what has ended; True where anything is left to follow."""
         if service := self._serving():
-            followed = [*filter(self._follows, self._job.entries())]
+            followed = [*filter(self._follows, self._list.entries())]
             if not self.serves:
                 return True
             service.poll()  # first: how jobs ended that a person's start may begin again
             for entry in followed:
                 self._look_at(entry)
             self._engine.submit_due()
-        return bool([*self._job.entries()])
+        return bool([*self._list.entries()])
 
     def end_of(self, slurm: SlurmStudy) -> End | None:
         """How a study ended; None while it is followed. Tells how it stands where another process serves."""
         if not self.serves:
             slurm.walk.check_markers()
             stages = self._engine.standings(slurm, partial(self._tell_change, slurm.file.stem))
-            if slurm.file not in {entry.file for entry in self._job.entries()}:
+            if slurm.file not in {entry.file for entry in self._list.entries()}:
                 return final_state(stages)
         return self._ends.get(slurm.file)
 
@@ -75,6 +75,22 @@ class Studies:
     def serves(self) -> bool:
         """True where this process follows the studies."""
         return self._engine.service is not None
+
+    @property
+    def alive(self) -> list[str]:
+        """Ids of the jobs that this process follows."""
+        service = self._engine.service
+        return [entry.job_id for entry in service.pool.live.values() if entry.job_id] if service else []
+
+    @property
+    def gathers(self) -> bool:
+        """True where jobs of an array wait for the next look."""
+        return self._engine.service is not None and bool(self._engine.service.pool.submissions.gathered)
+
+    @property
+    def due_in_seconds(self) -> float:
+        """Until a job that was put off is due; infinite where none is."""
+        return self._engine.due_in_seconds
 
     @property
     def seconds_to_next(self) -> float:
@@ -138,7 +154,7 @@ class Studies:
             self._let_go(entry, (BAD_INPUT, f"is not followed any more: {error}"))
             return
         if entry.by_person:
-            self._job.add(Entry(entry.file, entry.root, by_person=False))
+            self._list.add(Entry(entry.file, entry.root, by_person=False))
         if not stages.under_way:
             self._let_go(entry, final_state(stages))
 
@@ -152,7 +168,7 @@ class Studies:
         level = logging.WARNING if end[0] == BAD_INPUT else logging.INFO
         LOG.log(level, "%s: %s: %s", entry.file.stem, end[0].name, end[1])
         self._ends[entry.file] = end
-        self._job.remove(entry)
+        self._list.remove(entry)
         self._studies.pop(entry.file, None)
 
 
@@ -167,10 +183,10 @@ def followed(slurm: SlurmStudy, changed: Told, goes_on: bool = False) -> End:
         if study == slurm.file.stem:
             changed(handle, standing)
 
-    job = FollowerJob(slurm.site)
-    others_follow = slurm.file in {known.file for known in job.entries()}
-    entry = entrust(slurm, job)
-    studies = Studies(slurm.site, job, tell)
+    looks = Looks(slurm.site)
+    others_follow = slurm.file in {known.file for known in looks.entries()}
+    entry = entrust(slurm, looks)
+    studies = Studies(slurm.site, looks, tell)
     try:
         while True:
             studies.look()
@@ -179,16 +195,16 @@ def followed(slurm: SlurmStudy, changed: Told, goes_on: bool = False) -> End:
             time.sleep(studies.seconds_to_next)
     finally:
         if not (others_follow or goes_on):
-            job.remove(entry)
+            looks.remove(entry)
         studies.end()
 
 
-def entrust(slurm: SlurmStudy, job: FollowerJob) -> Entry:
+def entrust(slurm: SlurmStudy, looks: Looks) -> Entry:
     """Keeps a study, and gives it to whoever serves the root; BadInput says before what stands against its jobs."""
     require_runnable(slurm)
     slurm.keep()
     entry = Entry(slurm.file, slurm.root, by_person=True)
-    job.add(entry)
+    looks.add(entry)
     return entry
 
 

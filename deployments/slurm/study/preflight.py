@@ -15,7 +15,7 @@ from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.plan import Plan, preview, time_problem
 from deployments.slurm.job.preflight import folder_problems, notes, problems, refusal_text
 from deployments.slurm.job.resources import next_plan, own_resources
-from deployments.slurm.study.follower import FOLLOW
+from deployments.slurm.study.looks import FOLLOW
 from deployments.slurm.study.study import SlurmStudy
 from storage.errors import BadInput
 from storage.permissions import open_to_all

@@ -4,6 +4,7 @@ One process at a time writes it: the one that serves the root.
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -102,6 +103,12 @@ class Records:
         now = time.time()
         due = [record for record in self._all() if record.type == "SCHEDULED" and record.due_at <= now]
         return [self._as_run(record) for record in sorted(due, key=lambda record: (record.due_at, record.created_at))]
+
+    def due_in_seconds(self) -> float:
+        """Until a run that was put off is due; infinite where none is."""
+        now = time.time()
+        later = [record.due_at - now for record in self._all() if record.type == "SCHEDULED" and record.due_at > now]
+        return min(later, default=math.inf)
 
     def open(self, run_id: str) -> Run | None:
         """The run as it is now; None where it has ended."""

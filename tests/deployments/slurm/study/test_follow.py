@@ -15,7 +15,7 @@ from deployments.slurm.study import follow
 from deployments.slurm.study import study as study_file
 from deployments.slurm.study.engine import Engine
 from deployments.slurm.study.follow import Studies, entrust, followed
-from deployments.slurm.study.follower import FollowerJob
+from deployments.slurm.study.looks import Looks
 from deployments.slurm.study.standings import Look
 from deployments.slurm.study.study import SlurmStudy
 from storage.errors import BadInput
@@ -57,14 +57,14 @@ def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Noted:
 
 def started(study: Any, page: Any = TOY) -> SlurmStudy:
     slurm = SlurmStudy.at_site(page, study)
-    entrust(slurm, FollowerJob(slurm.site))
+    entrust(slurm, Looks(slurm.site))
     return slurm
 
 
 def a_server() -> Studies:
     """Whoever serves the root."""
     site = read_site()
-    return Studies(site, FollowerJob(site), lambda *_: None)
+    return Studies(site, Looks(site), lambda *_: None)
 
 
 def test_a_finished_study_is_no_longer_active(tmp_path, noted):
@@ -175,11 +175,11 @@ def test_one_study_that_cannot_be_read_stops_no_other(tmp_path, noted, monkeypat
     server.look()
     monkeypatch.setattr(Look, "at", failing_once(OSError(5, "disk")))
     server.look()
-    assert len(noted.looks) == 4 and len([*FollowerJob(read_site()).entries()]) == 2, "the disk may come back"
+    assert len(noted.looks) == 4 and len([*Looks(read_site()).entries()]) == 2, "the disk may come back"
     broken.file.write_text("[")
     broken.file.unlink()
     server.look()
-    assert [entry.file for entry in FollowerJob(read_site()).entries()] == [other.file]
+    assert [entry.file for entry in Looks(read_site()).entries()] == [other.file]
 
 
 def failing_once(error: Exception) -> Any:

@@ -1,14 +1,14 @@
-"""The job that follows studies where nobody waits and no server stands: a small one on the cluster, one for each site.
+"""The studies of a site that are to be followed, and the looks: tiny jobs on the cluster that do it where nobody waits.
 
-What it follows stands on disk, an entry for each study that was given to it. While it works, the job that comes after
-it is queued already, so neither its time limit nor the death of its node ends what it does; when nothing is left to
-follow, it cancels that one.
+A look submits what is ready, and queues the next one before it ends: one that begins when any job that lives now has
+ended, and one after some minutes, a guard for when that is lost. So nothing of ours waits while nothing happens, and
+neither the death of a node nor a look that is killed ends what they do.
 """
 
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +21,16 @@ from storage import durable
 from tasks.stage import numerics
 
 FOLLOW = "follow"
-"""Name of its resources among the site's `stages`."""
+"""Name of their resources among the site's `stages`."""
 OF_WORK = {"cpus", "memory_gb", "memory_cap_gb", "gpus", "gpu_model", "time_limit_minutes"}
 """Keys of the site that say what a stage works with; the others say where jobs run, and as whose."""
-SMALL = {"cpus": 2, "memory_gb": 4.0, "time_limit_minutes": 1440}
+SMALL = {"cpus": 1, "memory_gb": 1.0, "time_limit_minutes": 5}
 NOT_THEIRS = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_PROFILE")
-"""Variables of a login shell that would lead it to another server or database than its own."""
+"""Variables of a login shell that a job should not have: no job speaks to Prefect."""
+GUARD_SECONDS, LEAST_SECONDS = 300, 30
+"""When a look begins at the latest, and at the earliest where something is due at a known time."""
+UNSURE = ("Dependency", "DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin")
+"""Why SLURM lets a look wait that may wait for ever."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,8 @@ class Entry:
     """A person started it, and nobody has done yet what that asks for: what failed or was cancelled begins again."""
 
 
-class FollowerJob:
-    """The follower of a site, from a login node or from within."""
+class Looks:
+    """What is to be followed at a site, and its looks, from a login node or from within."""
 
     def __init__(self, site: Site, commands: SlurmCommands | None = None) -> None:
         self._site, self._commands = site, commands or SlurmCommands()
@@ -66,35 +70,51 @@ class FollowerJob:
             yield Entry(Path(entry["file"]), Path(entry["root"]), bool(entry["by_person"]))
 
     def jobs(self) -> list[Job]:
-        """Its jobs that run or are queued. Raises Unreachable."""
+        """Looks that run or are queued. Raises Unreachable."""
         return [job for job in self._commands.jobs().values() if job.name == self.name and job.state not in ENDS]
 
-    def ensure_queued(self) -> str:
-        """Id of its job that waits: for the one that works now, where one does. Raises SlurmError."""
-        jobs = self.jobs()
-        if waiting := [job.id for job in jobs if job.state == "PENDING"]:
-            return waiting[0]
-        return self._commands.submit(self.text([job.id for job in jobs]))
+    def submit(self) -> str:
+        """A look that begins at once; its id. Raises SlurmError."""
+        return self._commands.submit(self.text())
 
-    def cancel(self, job: str) -> None:
-        """Ends one of its jobs. Raises Unreachable."""
-        self._commands.cancel([job])
+    def ensure_guard(self, this: str) -> None:
+        """Has a look queued beside `this` one that begins in some minutes, whatever becomes of all else. Raises
+        SlurmError."""
+        if not [job for job in self._queued(this) if job.reason not in UNSURE]:
+            self._commands.submit(self.text(f"--begin=now+{GUARD_SECONDS}"))
 
-    def text(self, after: Sequence[str] = ()) -> str:
-        """The script of its next job, which begins when those `after` have ended."""
+    def queue_next(self, this: str, alive: Iterable[str], due_in_seconds: float) -> None:
+        """Queues the look after `this` one: when a job of `alive` ends, or when something is due. Raises SlurmError."""
+        before = [job.id for job in self._queued(this) if job.reason in UNSURE]
+        if due_in_seconds < GUARD_SECONDS:
+            self._commands.submit(self.text(f"--begin=now+{round(max(LEAST_SECONDS, due_in_seconds))}"))
+        if ends := "?".join(f"afterany:{job}" for job in sorted(alive)):
+            self._commands.submit(self.text(f"--dependency={ends}"))
+        self._commands.cancel(before)
+
+    def end(self, this: str) -> None:
+        """Ends the looks beside `this` one: nothing is left to follow. Raises Unreachable."""
+        self._commands.cancel([job.id for job in self._queued(this)])
+
+    def _queued(self, this: str) -> list[Job]:
+        return [job for job in self.jobs() if job.id != this and job.state == "PENDING"]
+
+    def text(self, *when: str) -> str:
+        """The script of a look, which begins `when` these options of sbatch say."""
         unset = [word for name in NOT_THEIRS for word in ("-u", name)]
         site = {VARIABLE: os.environ[VARIABLE]} if os.environ.get(VARIABLE) else {}
+        resources = resources_of(self._site, read_cluster())
+        lines = [*resources.extra_sbatch_lines, *when]
         return sbatch_text(
             JobText(
                 self.name,
-                ["env", *unset, sys.executable, "-P", "-m", "flows.follow"],
+                ["env", *unset, sys.executable, "-P", "-m", "flows.look"],
                 Path(self._site.root),
                 self.log,
                 self.folder / "follow.stop",
-                resources_of(self._site, read_cluster()),
+                resources.model_copy(update={"extra_sbatch_lines": lines}),
                 numerics.environment() | site,
-                [*after],
-                comment="follows studies, and submits their jobs",
+                comment="looks after studies, and submits their jobs",
             )
         )
 
@@ -104,7 +124,7 @@ class FollowerJob:
 
 
 def resources_of(site: Site, cluster: Cluster) -> Resources:
-    """Resources of the job: where the site has its `cpu` stages run, and little; `stages: {follow: ...}` says more."""
+    """Resources of a look: where the site has its `cpu` stages run, and little; `stages: {follow: ...}` says more."""
     common, own = site.resources | site.stages.get("cpu", {}), site.stages.get(FOLLOW, {})
     asked = SMALL | {key: value for key, value in common.items() if key not in OF_WORK}
     if common.get("memory_gb") == 0:
