@@ -8,6 +8,7 @@ from deployments.dag.walk import Handle
 from deployments.prefect.presence import configured, require_server
 from deployments.slurm.cluster.client import SlurmCommands, SlurmError, Unreachable
 from deployments.slurm.study import efficiency
+from deployments.slurm.study import study as study_file
 from deployments.slurm.study.doctor import look
 from deployments.slurm.study.engine import Engine
 from deployments.slurm.study.follow import End, entrust, followed
@@ -24,6 +25,11 @@ from tasks.stage import outcome
 JOBS_GO_ON = (
     "Jobs that run or are queued go on; what comes after them is submitted when the same command is started again, "
     "which finds them. To end them: ratchet cancel, with the same options"
+)
+
+NOBODY = (
+    "nobody follows this study: jobs that run or are queued go on, and nothing is submitted after them. Start it "
+    "again, with --wait or --detach"
 )
 
 
@@ -117,9 +123,12 @@ def show_jobs(slurm: SlurmStudy) -> int:
 
 
 def stands(slurm: SlurmStudy) -> tuple[dict[str, Any], list[str]]:
-    """How each stage stands by its jobs and runs, by fingerprint; or nothing, and why that cannot be said."""
+    """How each stage stands by its jobs and runs, by fingerprint; or nothing, and why that cannot be said. And whether
+    nobody follows the study, which was started and has not ended."""
     try:
-        return dict(Engine(slurm.site).standings(slurm).standings), []
+        is_active = slurm.file.exists() and not study_file.stopped(slurm.file).exists()
+        is_followed = slurm.file in {entry.file for entry in Looks(slurm.site).entries()}
+        return dict(Engine(slurm.site).standings(slurm).standings), [NOBODY] if is_active and not is_followed else []
     except (BadInput, OSError) as error:
         return {}, [f"the jobs are not asked ({error}); what the run directories say:"]
 

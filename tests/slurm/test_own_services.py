@@ -59,6 +59,8 @@ def test_interrupted_it_leaves_queued_jobs_and_says_so_and_a_cancelled_study_sta
     code, said = waits.end(signal.SIGINT)
     assert code == 130 and "Jobs that run or are queued go on" in said
     assert _gone(alone.home, within_seconds=60) and len(alone.jobs("PENDING")) == 1
+    code, said = alone.command("status", "--dispatch=slurm").end()
+    assert code == 75 and "nobody follows this study" in said and "under way" in said, said
 
     code, said = alone.command("cancel").end()
     assert code == 0 and "cancelled: 1 jobs" in said
