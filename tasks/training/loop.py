@@ -278,7 +278,7 @@ class _Attempted:
         row = {"epoch": position.step / self.schedule.steps_per_epoch, **position.gradient_norms.row()}
         self.run.metrics.append({"step": position.step, **row})
         position.epochs.append(row)
-        describe = advice if len(position.epochs) == 1 else measured  # the advice is logged once, and is in the result
+        describe = advice if len(position.epochs) == 1 else measured  # the advice is logged once
         self.run.log.info("step %s: %s", position.step, describe(row, self.schedule.budget.max_gradient_norm))
         position.gradient_norms = GradientNorms()
 
