@@ -19,7 +19,7 @@ from tasks.stage.execution import Execution
 from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageRun
 from tasks.training.culprits import FailedStep, find_culprits, locate
-from tasks.training.gradients import GradientNorms, advice, measured
+from tasks.training.gradients import GradientNorms, measured
 from tasks.training.loader import MicroBatches, micro_batches
 from tasks.training.memory import DoesNotFit, MicroBatchSize, explain_out_of_memory
 from tasks.training.problem import Problem
@@ -275,8 +275,7 @@ class _Attempted:
         row = {"epoch": position.step / self.schedule.steps_per_epoch, **position.gradient_norms.row()}
         self.run.metrics.append({"step": position.step, **row})
         position.epochs.append(row)
-        describe = advice if len(position.epochs) == 1 else measured  # the advice is logged once
-        self.run.log.info("step %s: %s", position.step, describe(row, self.schedule.budget.max_gradient_norm))
+        self.run.log.info("step %s: %s", position.step, measured(row, self.schedule.budget.max_gradient_norm))
         position.gradient_norms = GradientNorms()
 
     def _validate(self) -> None:
