@@ -31,7 +31,7 @@ from tasks.training.loader import micro_batches
 from tasks.training.loop import initial_state
 from tasks.training.order import FileOrder, Order, as_stored, example_at
 from tasks.training.schedule import Schedule
-from tasks.training.step import matmul_precision, optimizer_step
+from tasks.training.step import optimizer_step
 
 PEERS = Path(__file__).parents[1] / ".venv-peers"
 BATCH, ROUNDS = 64, 3
@@ -130,10 +130,7 @@ def _trained(prepared: Prepared, config: RatesConfig, rate: float, seed: int = 0
     schedule = Schedule(budget, len(prepared.data.train))
     state = initial_state(problem, schedule)
     try:
-        with (
-            matmul_precision(problem.model, budget),
-            micro_batches(problem.batch, schedule, problem.order, seed, 0, BATCH, 0) as batches,
-        ):
+        with micro_batches(problem.batch, schedule, problem.order, seed, 0, BATCH, 0) as batches:
             for _ in range(schedule.total_steps):
                 optimizer_step(problem, schedule, state, batches, BATCH, seed)
     except NumericalFailure as error:

@@ -17,7 +17,7 @@ from tasks.calorimeter.stages import Study
 from tasks.findings.sweep.configuration import Swept
 
 SHOWERS = Stage("calorimeter-showers", stages.ShowersConfig, "tasks.calorimeter.showers:showers", needs="cpu")
-LOOK = Stage("calorimeter-look", stages.LookConfig, "tasks.calorimeter.fit:look", version=2, needs="cpu")
+LOOK = Stage("calorimeter-look", stages.LookConfig, "tasks.calorimeter.fit:look", version=3, needs="cpu")
 MAE = Stage("calorimeter-mae", stages.FillConfig, "tasks.calorimeter.fit:fill", version=3)
 REGRESS = Stage("calorimeter-regress", stages.RegressConfig, "tasks.calorimeter.fit:regress", version=2)
 INPAINT = Stage("calorimeter-inpaint", stages.FillConfig, "tasks.calorimeter.fit:fill", version=3)

@@ -15,7 +15,7 @@ from tasks.icecube import stages
 from tasks.icecube.study import RateLimits, RateTries, Study, Trained
 
 PULSES = Stage("icecube-pulses", stages.PulsesConfig, "tasks.icecube.pulses:pulses", version=2, needs="cpu")
-LOOK = Stage("icecube-look", stages.LookConfig, "tasks.icecube.look:look", version=3, needs="cpu")
+LOOK = Stage("icecube-look", stages.LookConfig, "tasks.icecube.look:look", version=4, needs="cpu")
 RATES = Stage("icecube-rates", stages.RatesConfig, "tasks.icecube.train:rates", version=5, needs="gpu")
 OVERFIT = Stage("icecube-overfit", stages.OverfitConfig, "tasks.icecube.train:overfit", version=3, needs="gpu")
 TRIAL = Stage("icecube-trial", stages.TrialConfig, "tasks.icecube.train:trial", version=4)

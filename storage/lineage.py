@@ -47,14 +47,6 @@ class Lineage:
     inputs: Mapping[str, Lineage] = field(default_factory=dict)
     known: bool = True
 
-    @classmethod
-    def of(
-        cls, run: RunDirectory, version: int, scientific: object, external: object, inputs: Mapping[str, Lineage]
-    ) -> Lineage:
-        """Builds it from the arguments of `storage.run_directory.fingerprint`."""
-        others = {"version": version, **dict(leaves({"external": external} if external else {}))}
-        return cls(run, dict(leaves(scientific)), others, inputs)
-
     def runs(self) -> set[RunDirectory]:
         """The run and every run that it reads, directly or not."""
         runs, waiting = set[RunDirectory](), [self]
@@ -96,7 +88,8 @@ class Lineages:
     def _read_stage(self, run: RunDirectory) -> Lineage:
         stage = durable.read_json(run.stage_file)
         inputs = {role: self.of(read) for role, read in run.reads(stage["inputs"]).items()}
-        return Lineage.of(run, stage["version"], stage["scientific"], stage["external"], inputs)
+        others = {"version": stage["version"], **dict(leaves({"external": stage["external"]}))}
+        return Lineage(run, dict(leaves(stage["scientific"])), others, inputs)
 
     def values(self, lineage: Lineage) -> dict[str, set[str]]:
         """Maps each scientific field of a run and of its inputs to the values there, as text; the run's own first."""

@@ -71,17 +71,6 @@ def stopped_cells(over: Over, walk: Walk) -> dict[Cell, str]:
     return {cell: of_cell[0] for cell, of_cell in causes.items() if of_cell}
 
 
-def waiting_cells(over: Over, walk: Walk) -> str:
-    """The cells that are neither finished nor stopped, with the stage that each waits for; empty without any."""
-    stopped = stopped_cells(over, walk)
-    waiting = [
-        f"{name_of(cell)} ({next(_stand(handle) for handle in walk.cells[cell] if not handle.finished)})"
-        for cell in cells_of(over)
-        if cell not in stopped and not all(handle.finished for handle in walk.cells[cell])
-    ]
-    return "; ".join(waiting)
-
-
 def configuration(study: StudyBase, over: Over, missing: dict[Cell, str]) -> SweepConfig:
     """Configuration of the stage over the cells; `missing`: why each cell that it does without stopped."""
     return SweepConfig(
@@ -111,14 +100,6 @@ def _cause(handle: Handle) -> str:
     """Which stage stopped and how it ended; empty for one that did not stop."""
     end_state = (attempts.newest(handle.run.attempts) or {}).get("end_state") or ""
     return f"{handle.stage.name}: {in_words(end_state)}" if not handle.finished and stops(end_state) else ""
-
-
-def _stand(handle: Handle) -> str:
-    """How a stage that is not finished stands, in words."""
-    record = attempts.newest(handle.run.attempts)
-    if record is None:
-        return f"{handle.stage.name}: not begun"
-    return f"{handle.stage.name}: {in_words(record.get('end_state') or 'unfinished')} in attempt {record['attempt']}"
 
 
 def _shown(value: Any) -> str:

@@ -85,7 +85,7 @@ def write_index(root: Path) -> Path:
 def _section(study: ListedStudy, root: Path) -> Section:
     text = f"{study.finished} of {study.begun} begun stages are finished."
     points = [f"**{work.state}**: {work.line}" for work in study.work]
-    points += filter(None, [study.unlearned and f"**{study.unlearned}**", study.older])
+    points += [f"**{study.unlearned}**"] if study.unlearned else []
     return Section(study.name, [text], points, tables=[_table(study.results, root)] if study.results else [])
 
 

@@ -6,7 +6,7 @@ Names, sizes and times are read, and small outputs whose times have changed: `ra
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from storage.attempts import exactness
 from storage.checkpoints import furthest
 from storage.errors import MESSAGE_SHOWN, BadInput, cut
 from storage.inside import inside
-from storage.lineage import ABSENT, Lineages, asked, differing, leaves
+from storage.lineage import Lineages, asked, leaves
 from storage.run_directory import LATEST, RunDirectory, find_runs, read, run_in
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import described
@@ -77,13 +77,6 @@ class ListedStudy:
     work: list[ListedWork]
     unlearned: str = ""
     """Its finished trainings that are no better than what needs no learning."""
-    superseded: Sequence[ListedResult] = ()
-    """Results that newer ones stand in place of: made by another version of a stage, or of another input."""
-
-    @property
-    def older(self) -> str:
-        number = len(self.superseded)
-        return f"{number} superseded, of another version or input: ratchet list --all" if number else ""
 
 
 def read_root(root: Path) -> Iterator[ListedStudy]:
@@ -118,11 +111,8 @@ def read_root(root: Path) -> Iterator[ListedStudy]:
                 stages = [stage for other, stage in under_way if other == setting]
                 results += [last] if not stages or last.run.stage in stages else []
         results.sort(key=lambda result: result.ended_at)
-        older = _superseded(results, lineages)
-        present = [result for result in results if result.run not in older]
-        superseded = [_told_apart(result, results, lineages) for result in results if result.run in older]
-        results = [_told_apart(result, present, lineages) for result in present]
-        yield ListedStudy(study, len(of_study), len(finished), results, work, unlearned(finished), superseded)
+        results = [_told_apart(result, results, lineages) for result in results]
+        yield ListedStudy(study, len(of_study), len(finished), results, work, unlearned(finished))
 
 
 def standing(run: RunDirectory, verdict: markers.Verdict | None = None) -> tuple[str, str]:
@@ -228,27 +218,6 @@ def _last(finished: Sequence[RunDirectory]) -> Iterator[ListedResult]:
     for run in finished:
         if run not in read_by_others:
             yield ListedResult(run, ended_at(run.path), headline_of(read(run.result_file)), run.result_file, ())
-
-
-def _superseded(results: Sequence[ListedResult], lineages: Lineages) -> set[RunDirectory]:
-    """Runs whose question a newer result answers too, of results that stand oldest first: the keys of both studies have
-    the same values, and only versions of stages differ, fields and inputs that came with these, and inputs from
-    outside."""
-
-    def agree(older: RunDirectory, newer: RunDirectory) -> bool:
-        if older.stage != newer.stage or any(
-            studies[older].get(key, now) != now for key, now in studies[newer].items()
-        ):
-            return False
-        different = differing(lineages.of(older), lineages.of(newer))
-        raised = any(own.name == "version" for own in different)
-        return all(
-            own.name == "version" or own.name.startswith("external.") or (raised and ABSENT in (own.there, own.here))
-            for own in different
-        )
-
-    studies = {result.run: asked(read(result.run.study_file)) for result in results}
-    return {older.run for older, newer in combinations(results, 2) if agree(older.run, newer.run)}
 
 
 def _told_apart(result: ListedResult, results: Sequence[ListedResult], lineages: Lineages) -> ListedResult:

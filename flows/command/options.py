@@ -184,7 +184,6 @@ def _add_runs(add: Add) -> None:
         "runs:list_studies",
         "the studies below a folder of run directories: what came out of each, and what is not finished",
     )
-    listed.add_argument("--all", action="store_true", help="superseded results too: of another version or input")
     add_json(listed)
     shows = add(
         "show",

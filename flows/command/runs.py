@@ -22,7 +22,7 @@ Facts = dict[str, Any]
 def list_studies(options: argparse.Namespace) -> int:
     """`ratchet list`: each study below a root with its results, newest last, and what is not finished."""
     studies = read_root(options.root)
-    return show_json(list(studies)) if options.json else show_lines(_listing(studies, options.all))
+    return show_json(list(studies)) if options.json else show_lines(_listing(studies))
 
 
 def show_run(options: argparse.Namespace) -> int:
@@ -131,13 +131,10 @@ def write_events(options: argparse.Namespace) -> int:
     return 0
 
 
-def _listing(studies: Iterable[ListedStudy], everything: bool) -> Iterator[str]:
+def _listing(studies: Iterable[ListedStudy]) -> Iterator[str]:
     """The lines for a person."""
     for study in studies:
         yield f"{study.name} ({study.finished} of {study.begun} begun stages are finished)"
-        yield from [f"  {study.older}"] if study.older else []
-        for result in study.superseded if everything else []:
-            yield from _result(result, ", superseded")
         for result in study.results:
             yield from _result(result)
         if study.unlearned:
@@ -146,8 +143,8 @@ def _listing(studies: Iterable[ListedStudy], everything: bool) -> Iterator[str]:
             yield f"  {work.state:<12} {work.line}"
 
 
-def _result(result: ListedResult, stands: str = "") -> Iterator[str]:
-    yield f"  {date(result.ended_at)}  {', '.join([result.run.stage, *result.of])}{stands}"
+def _result(result: ListedResult) -> Iterator[str]:
+    yield f"  {date(result.ended_at)}  {', '.join([result.run.stage, *result.of])}"
     if result.headline:
         yield f"    {result.headline}"
     yield f"    {result.shown}"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deployments.dag.page import Page, load_page
-from deployments.dag.sweep import waiting_cells
+from deployments.dag.sweep import stopped_cells
 from deployments.dag.walk import Handle, Walk
 from deployments.prefect.presence import may_stand
 from deployments.views.estimate import estimate
@@ -106,8 +106,8 @@ def _run(page: Page, study: Any, walk: Walk, slurm: SlurmStudy | None, options: 
     if code:
         if (rest := page.sweep_without_stopped(study, walk)) and rest.finished:
             _show_answer(rest, f"the sweep ({rest.config.cell}) is finished")
-        elif not slurm and (waiting := waiting_cells(page.over, walk)):
-            show(f"the table of the sweep waits for {waiting}; the same command goes on")
+        elif not slurm and len(stopped_cells(page.over, walk)) < len(walk.cells):
+            show("the table of the sweep waits for cells that are not finished; the same command goes on")
         return code
     code = _show_result(walk)
     for note in changed_work(walk.handles):  # what was said of it before the first stage is far above

@@ -3,14 +3,12 @@
 The train split of a detector is 10^10 rows, read file by file, and a normaliser made of its statistics is part of a
 result. So nothing here depends on the order of the rows or on how they came: sums of float32 values and of their
 squares are exact (integers; a superaccumulator as of Neal, "Fast exact summation using small and large
-superaccumulators", 2015), and quantiles come from counts by the upper half of a float's bits. Two halves of a stream,
-read by two processes, merge to what one would have found.
+superaccumulators", 2015).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Self
 
 import numpy as np
 
@@ -21,16 +19,13 @@ UNIT = Fraction(1, 2**149)
 MANTISSA_BITS = 24
 ROWS_AT_ONCE = 2**20
 """Far fewer than 2^29, beyond which a sum of mantissas is not exact in a float64."""
-BINS = 2**16
-"""Floats that share their upper 16 bits (sign, exponent, 7 bits of the mantissa) are counted together: 0.8 % apart."""
-QUANTILES = (0.001, 0.01, 0.25, 0.5, 0.75, 0.99, 0.999)
 
 
 class Column(Result):
     """Statistics of a column. All but `count` and `not_finite` are of its finite values, None where there is none.
 
     The extremes are those of the file; the rest is of the values as fp32, which is what a network gets. `deviation` is
-    the sample standard deviation (n - 1). `quantiles`, by probability, are right to within 0.4 %.
+    the sample standard deviation (n - 1).
     """
 
     name: str
@@ -40,7 +35,6 @@ class Column(Result):
     maximum: float | None
     mean: float | None
     deviation: float | None
-    quantiles: dict[str, float]
 
     @property
     def constant(self) -> bool:
@@ -56,7 +50,7 @@ class Column(Result):
 
 @dataclass
 class ColumnSums:
-    """Sums of one column so far: integers and extremes, so that merging loses nothing."""
+    """Sums of one column so far: integers and extremes."""
 
     count: int = 0
     not_finite: int = 0
@@ -66,7 +60,6 @@ class ColumnSums:
     """In units of UNIT."""
     squares: int = 0
     """In units of UNIT^2."""
-    bins: np.ndarray = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
 
     def add(self, values: np.ndarray) -> None:
         """`values` are float64 or float32 [rows], of any number."""
@@ -89,17 +82,6 @@ class ColumnSums:
         total, squares = _exact_sums(finite)
         self.total += total
         self.squares += squares
-        self.bins += np.bincount(_bin_of(finite), minlength=BINS)
-
-    def merge(self, other: Self) -> None:
-        """Adds all that `other` has seen."""
-        self.count += other.count
-        self.not_finite += other.not_finite
-        self.minimum = min(self.minimum, other.minimum)
-        self.maximum = max(self.maximum, other.maximum)
-        self.total += other.total
-        self.squares += other.squares
-        self.bins += other.bins
 
     def column(self, name: str) -> Column:
         """The statistics, under the column's name."""
@@ -114,16 +96,7 @@ class ColumnSums:
             maximum=self.maximum if finite else None,
             mean=None if mean is None else float(mean),
             deviation=None if spread is None else float(spread * UNIT**2) ** 0.5,
-            quantiles={f"{share:g}": self._quantile(share) for share in QUANTILES} if finite else {},
         )
-
-    def _quantile(self, share: float) -> float:
-        """The middle of the bin in which the value of this rank lies."""
-        seen = np.cumsum(self.bins)
-        place = int(np.searchsorted(seen, share * seen[-1]))
-        further_from_0 = place + 1 if place >= BINS // 2 else place - 1
-        ends = _edges(np.array([place, further_from_0])).astype(np.float64)
-        return min(max(float(ends.mean()), self.minimum), self.maximum)
 
 
 def column_statistics(chunks: Iterable[np.ndarray], names: Sequence[str]) -> list[Column]:
@@ -158,15 +131,3 @@ def _exact_sums(finite: np.ndarray) -> tuple[int, int]:
         total += int(sum_) << shifted
         squares += ((int(upper) << MANTISSA_BITS) + int(lower)) << 2 * shifted
     return total, squares
-
-
-def _bin_of(finite: np.ndarray) -> np.ndarray:
-    """The number of each value's bin, int64 [rows]; a larger value has no smaller number."""
-    bits = (finite.view(np.uint32) >> 16).astype(np.int64)
-    return np.where(bits >= BINS // 2, BINS - 1 - bits, bits + BINS // 2)
-
-
-def _edges(bins: np.ndarray) -> np.ndarray:
-    """The value of each bin that is nearest to 0, float32; of the one beyond the last finite bin, infinity."""
-    bits = np.where(bins >= BINS // 2, bins - BINS // 2, BINS - 1 - bins).astype(np.uint32)
-    return (bits << 16).view(np.float32)

@@ -11,7 +11,7 @@ from storage.errors import BadInput, require_close
 from storage.records import read_each
 from tasks.findings.gates import Gate, at_most, distinct, same
 from tasks.language.blocks import Blocks
-from tasks.language.checks import ROUNDING_OF
+from tasks.language.checks import ROUNDING
 from tasks.language.configuration import FromScratch
 from tasks.language.losses import require_trained
 from tasks.language.result import BaseResult, TrainedCheck
@@ -46,7 +46,7 @@ class BaseFacts(Result):
             raise BadInput(f"{base.run.result_file} lacks the validation loss of {', '.join(sorted(missing))}")
         if scratch:
             trained = _training("base", base, scratch.pretraining, blocks)
-            _require_kept("base", result.validation_losses["base"], trained, scratch.pretraining)
+            _require_kept("base", result.validation_losses["base"], trained)
         return cls(
             architecture=durable.read_json(base.path / "model" / "config.json")["architectures"][0],
             parameters=number_kept(base.path / "model"),
@@ -64,7 +64,7 @@ def facts_of_arms(arms: Mapping[str, StageInput], constraint: Constraint, blocks
     for name, stage in arms.items():
         arm, config = results[name], _configured(stage, results[name].trials)
         trained = _training(name, stage, config.budget, blocks)
-        _require_kept(name, arm.sublayers.loss_nats_per_token, trained, config.budget)
+        _require_kept(name, arm.sublayers.loss_nats_per_token, trained)
         if arm.trials:
             lowest = min(arm.trials.values())
             require_close(f"{name} kept the best of its trials", trained.best, lowest, 0)
@@ -102,11 +102,10 @@ def _training(what: str, stage: StageInput, budget: Budget, blocks: Blocks) -> T
     return Trained.of(what, stage, VALIDATION, budget, len(blocks))
 
 
-def _require_kept(what: str, measured: float, trained: Trained, budget: Budget) -> None:
+def _require_kept(what: str, measured: float, trained: Trained) -> None:
     """The kept weights are those of the best validation, by their loss."""
-    rounding = ROUNDING_OF["tf32" if budget.precision == "tf32" else "fp32"]  # validations are made in no bf16
     check = f"the validation loss of {what} is the best of its training"
-    require_close(check, measured, trained.best, rounding * trained.best)
+    require_close(check, measured, trained.best, ROUNDING * trained.best)  # validations are made in no bf16
 
 
 def _tokens(steps: int, budget: Budget, blocks: Blocks) -> int:

@@ -85,10 +85,9 @@ class Budget(Configuration):
         "the network multiplies by, however that is parametrized.",
     )
     max_gradient_norm: float = scientific(1.0, gt=0, description="Gradients are clipped to this global norm.")
-    precision: Literal["fp32", "tf32", "bf16"] = scientific(
+    precision: Literal["fp32", "bf16"] = scientific(
         "fp32",
-        description="bf16 means autocast over fp32 master weights; tf32 (GPUs from Ampere on) rounds the factors of "
-        "matrix products only. The weights themselves stay fp32.",
+        description="bf16 means autocast over fp32 master weights: the weights themselves stay fp32.",
     )
     validations_per_epoch: int = scientific(
         1, ge=1, description="Validations, each with a checkpoint, in one epoch (at least one at the end)."

@@ -1,4 +1,4 @@
-"""The sizes of gradients before they are clipped, by epoch, and whether the clip value fits them."""
+"""The sizes of gradients before they are clipped, by epoch."""
 
 import math
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ import torch
 BINS_PER_DECADE = 20
 LOWEST, DECADES = 1e-8, 16
 TYPICAL_SHARE = 0.9
-"""A clip value should leave this share of the steps unchanged."""
+"""A usual clip value leaves this share of the steps unchanged."""
 
 
 def norm_in_fp64(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -58,18 +58,7 @@ class GradientNorms:
 
 
 def measured(row: dict[str, float], clip: float) -> str:
-    """An epoch's largest norm, and how many of its steps were clipped."""
-    share = row["gradient_steps_clipped_share"]
-    return f"largest gradient norm {row['gradient_norm_max']:.3g}; {share:.0%} of the steps were clipped to {clip:g}"
-
-
-def advice(row: dict[str, float], clip: float) -> str:
-    """The summary, and advice for a `max_gradient_norm` that does not fit an epoch's norms."""
-    typical, share = row["gradient_norm_90_percent_below"], row["gradient_steps_clipped_share"]
-    if 0.01 <= share <= 0.5:
-        return measured(row, clip)
-    problem = "most steps are clipped" if share > 0.5 else "a rare large step would hardly be clipped"
-    return (
-        f"{measured(row, clip)}: {problem}; 90 % of the norms are below {typical:.3g}, which would be a usual "
-        "max_gradient_norm"
-    )
+    """An epoch's largest norm, that of most steps, and how many steps were clipped."""
+    share, typical = row["gradient_steps_clipped_share"], row["gradient_norm_90_percent_below"]
+    largest = f"largest gradient norm {row['gradient_norm_max']:.3g}, 90 % below {typical:.3g}"
+    return f"{largest}; {share:.0%} of the steps were clipped to {clip:g}"

@@ -19,7 +19,7 @@ from tasks.stage.execution import Execution
 from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageRun
 from tasks.training.culprits import FailedStep, find_culprits, locate
-from tasks.training.gradients import GradientNorms, advice, measured
+from tasks.training.gradients import GradientNorms, measured
 from tasks.training.loader import MicroBatches, micro_batches
 from tasks.training.memory import DoesNotFit, MicroBatchSize, explain_out_of_memory
 from tasks.training.problem import Problem
@@ -27,7 +27,7 @@ from tasks.training.result import compared, require_learning, require_usable_gat
 from tasks.training.saver import Saver, require_disk_for_checkpoints
 from tasks.training.schedule import Schedule
 from tasks.training.state import Guarded, Position, State, StepStart
-from tasks.training.step import ahead_of, compiled, explain_compiler, learning_rate, matmul_precision, optimizer_step
+from tasks.training.step import ahead_of, compiled, explain_compiler, learning_rate, optimizer_step
 
 METRICS_EVERY_STEPS = 10
 Batch = TypeVar("Batch")
@@ -110,10 +110,7 @@ class _Attempted:
         """Trains to the last step, which is saved; raises Stop on the way, after a save."""
         guard, state = self.schedule.budget.guard, self.state
         goes_back_to = self.schedule.fixed_checkpoint if guard else None
-        with (
-            matmul_precision(self.problem.model, self.schedule.budget),
-            Saver(self.run, self.execution, state, goes_back_to) as self.saver,
-        ):
+        with Saver(self.run, self.execution, state, goes_back_to) as self.saver:
             if guard and self.position.step == 0:
                 self.saver.save(start=True)
             while not self.at_the_end:
@@ -278,8 +275,7 @@ class _Attempted:
         row = {"epoch": position.step / self.schedule.steps_per_epoch, **position.gradient_norms.row()}
         self.run.metrics.append({"step": position.step, **row})
         position.epochs.append(row)
-        describe = advice if len(position.epochs) == 1 else measured  # the advice is logged once, and is in the result
-        self.run.log.info("step %s: %s", position.step, describe(row, self.schedule.budget.max_gradient_norm))
+        self.run.log.info("step %s: %s", position.step, measured(row, self.schedule.budget.max_gradient_norm))
         position.gradient_norms = GradientNorms()
 
     def _validate(self) -> None:

@@ -1,61 +1,31 @@
 """The training's part of a stage's result, beside methods without learning; one that is hardly better is ended."""
 
 from storage.errors import BadInput, NotLearning
-from tasks.training.budget import Budget
-from tasks.training.gradients import advice
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
 from tasks.training.state import Position
 
 
 def described(schedule: Schedule, problem: Problem, position: Position) -> dict[str, object]:
-    """The budget and its use, the best step and its metrics, gradients by epoch, and every validation.
+    """The steps, and the best one with its metrics; the configuration has the budget, metrics.jsonl all else.
 
     The trivial values are beside it where the problem has some, and the names of the metrics of which higher is better.
     A budget with patience adds the step after which the training ended early, or null; one with a guard adds from which
     step it went back to which, and the steps that it skipped.
     """
     assert position.best_step is not None and position.best_value is not None
-    name, ended_early, decided = problem.decides, {}, problem.higher_decides
-    if schedule.budget.patience_validations is not None:
-        early = position.step < schedule.total_steps
-        ended_early = {"ended_early_at_step": position.step if early else None}
-    guarded = {}
-    if position.guard is not None:
-        guarded = {"guard": {"rollbacks": position.guard.rollbacks, "skipped": position.guard.skipped}}
+    further = next((row for row in position.further_metrics if row["step"] == position.best_step), {})
+    early, guard = position.step < schedule.total_steps, position.guard
     return {
-        "budget": _fields_of(schedule.budget),
-        **guarded,
+        **({"guard": {"rollbacks": guard.rollbacks, "skipped": guard.skipped}} if guard else {}),
         "steps": position.step,
-        "epochs": position.step / schedule.steps_per_epoch,
-        **ended_early,
+        **({"ended_early_at_step": position.step if early else None} if schedule.budget.patience_validations else {}),
         "best_step": position.best_step,
-        f"best_{name}": position.best_value,
-        **{f"best_{further}": value for further, value in _further(position, position.best_step).items()},
-        **compared(position.best_value, problem.trivial, decided),
+        f"best_{problem.decides}": position.best_value,
+        **{f"best_{name}": value for name, value in further.items() if name != "step"},
+        **compared(position.best_value, problem.trivial, problem.higher_decides),
         **({"higher": [*problem.higher]} if problem.higher else {}),
-        "gradients": position.epochs,
-        "gradient_advice": advice(position.epochs[-1], schedule.budget.max_gradient_norm),
-        "validations": [
-            {"step": step, name: value, **_further(position, step), **compared(value, problem.trivial, decided)}
-            for step, value in position.validations
-        ],
     }
-
-
-def _fields_of(budget: Budget) -> dict[str, object]:
-    """The fields of a budget; one that was added later only where it is used, as in the fingerprint.
-
-    `ema_decay` is always there: every result has had it, and results keep their bytes.
-    """
-    used = {*budget.scientific(), "ema_decay"}
-    return {name: value for name, value in budget.model_dump(mode="json").items() if name in used}
-
-
-def _further(position: Position, step: float) -> dict[str, float]:
-    """The metrics of a validation beside the one that decides."""
-    rows = (row for row in position.further_metrics if row["step"] == step)
-    return {name: value for name, value in next(rows, {}).items() if name != "step"}
 
 
 def compared(value: float, trivial: dict[str, float], higher_is_better: bool = False) -> dict[str, object]:

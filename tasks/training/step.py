@@ -95,18 +95,6 @@ def ahead_of(state: State, schedule: Schedule) -> Ahead | None:
     return Ahead() if plain and not hooks else None
 
 
-@contextmanager
-def matmul_precision(model: nn.Module, budget: Budget) -> Iterator[None]:
-    """Allows TF32 where the budget says so; elsewhere `tasks.stage.numerics` keeps it off."""
-    if budget.precision == "tf32" and next(model.parameters()).device.type != "cuda":
-        raise BadInput("budget.precision is tf32, which only a GPU has (Ampere or later): take fp32 or bf16 here")
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = budget.precision == "tf32"
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-
-
 def optimizer_step(
     problem: Problem,
     schedule: Schedule,

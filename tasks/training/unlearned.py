@@ -1,11 +1,10 @@
 """Names the finished trainings that are no better than a method without learning, and the runs that went on in a way
 that nothing shows to be exact, wherever their study is shown.
 
-It reads result.json, without torch, where `described` wrote the trivial values, whatever a stage calls its training;
-else the metric rows.
+It reads metric rows, without torch.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from storage.attempts import exactness
@@ -28,11 +27,11 @@ def _unlearned(runs: Sequence[RunDirectory]) -> str:
     """A sentence on the unlearned trainings of these runs; empty where each beats its trivial values, or has none."""
     trainings, names, methods = 0, list[str](), list[str]()
     for run in runs:
-        for training in [*_trainings(read(run.result_file))] or [row for row in best_row(run) if row.get("trivial")]:
+        for row in [row for row in best_row(run) if row.get("trivial")]:
             trainings += 1
-            higher = training.get("higher_is_better") is True
-            method, best = (max if higher else min)(training["trivial"].items(), key=lambda item: item[1])
-            reached = training["ratio_to_trivial"] * best
+            higher = row.get("higher_is_better") is True
+            method, best = (max if higher else min)(row["trivial"].items(), key=lambda item: item[1])
+            reached = row["ratio_to_trivial"] * best
             if reached <= best if higher else reached >= best:
                 cell = read(run.stage_file).get("configuration", {}).get("cell")
                 names.append(f"{run.stage} {run.path.name}" + (f" ({cell})" if cell else ""))
@@ -49,21 +48,7 @@ def _unlearned(runs: Sequence[RunDirectory]) -> str:
 def best_row(run: RunDirectory) -> list[dict[str, Any]]:
     """The metric row of the best validation, by its trivial values where it has some; none of what is no training."""
     rows = rows_of(run.metrics_file)
-    if beside := [row for row in rows if [*_trainings(row)]]:
+    if beside := [row for row in rows if row.get("trivial") and fits(row.get("ratio_to_trivial"), NUMBER)]:
         higher = beside[0].get("higher_is_better") is True
         return [(max if higher else min)(beside, key=lambda row: row["ratio_to_trivial"])]
     return sorted((row for row in rows if "validation_loss" in row), key=lambda row: row["validation_loss"])[:1]
-
-
-def _trainings(value: object) -> Iterator[dict[str, Any]]:
-    if isinstance(value, list):
-        for inner in value:
-            yield from _trainings(inner)
-    elif isinstance(value, dict):
-        trivial = value.get("trivial")
-        if isinstance(trivial, dict) and trivial:
-            numbers = [*trivial.values(), value.get("ratio_to_trivial")]
-            yield from [value] if all(fits(number, NUMBER) for number in numbers) else []
-        for name, inner in value.items():
-            if name != "validations":  # the best of these is a level above
-                yield from _trainings(inner)

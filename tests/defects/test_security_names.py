@@ -268,13 +268,9 @@ def test_no_name_of_data_is_a_path_a_pattern_or_an_attribute_as_it_stands():
 ALLOWED = {
     # a whole number, as storage.reading has it
     "deployments/here/study.py: handle.run.attempts / f\"{record['attempt']:04d}.log\"",
-    # of Prefect's server, whose password makes one this user, and whose files are required to be this user's
-    "deployments/slurm/job/variables.py: Path(variables['folder'])",
-    "deployments/slurm/pool/runs.py: Path(asked['root'])",
-    "deployments/slurm/pool/runs.py: Path(asked['study_file'])",
-    "deployments/slurm/study/follower.py: Path(entry['file'])",
-    "deployments/slurm/study/follower.py: Path(entry['root'])",
-    "flows/look.py: Path(os.environ['RATCHET_STOP_NOTE'])",
+    # of a file below the root, which is required to be this user's
+    "deployments/slurm/study/looks.py: Path(entry['file'])",
+    "deployments/slurm/study/looks.py: Path(entry['root'])",
     # signed by this user
     "deployments/prefect/report_pages.py: Path('/', request.path_params['file'])",
 }

@@ -17,7 +17,8 @@ from tasks.training.result import compared
 
 @r.stage(needs="cpu", torch=False)
 def train(run, cell: str, loss: float):
-    return {"folds": [{"best_loss": loss, **compared(loss, {"uniform guess": 1.609})}]}
+    run.metrics.append({"step": 1, "best_loss": loss, **compared(loss, {"uniform guess": 1.609})})
+    return {"best_loss": loss}
 
 @r.stage(needs="cpu", torch=False)
 def report(run, trained):
@@ -49,19 +50,19 @@ def test_trainings_that_learned_nothing_are_told_in_terminal_table_list_index_an
     assert SAID in capsys.readouterr().out
 
 
-def _with_result(root: Path, number: int, result: object) -> RunDirectory:
+def _with_rows(root: Path, number: int, *rows: dict[str, object]) -> RunDirectory:
     run = RunDirectory(root, "study", "train", f"{number:012}")
     run.path.mkdir(parents=True)
-    run.result_file.write_text(json.dumps(result))
+    lines = [json.dumps({"step": step, **row}) for step, row in enumerate(rows)]
+    run.metrics_file.write_text("".join(f"{line}\n" for line in lines))
     return run
 
 
-def test_only_what_the_training_ended_at_counts_and_lower_is_better_below_zero_too(tmp_path):
-    accuracy = {"majority": -0.5}  # negated, so that lower is better
-    early = {"validations": [compared(3.0, {"mean": 2.0})], **compared(1.0, {"mean": 2.0})}
-    results = [early, {"one": {"deep": early}}, compared(-0.9, accuracy), {"no": "training"}, {"trivial": {}}]
-    learned = [_with_result(tmp_path, number, result) for number, result in enumerate(results)]
+def test_only_the_best_validation_counts(tmp_path):
+    late = (compared(3.0, {"mean": 2.0}), compared(1.0, {"mean": 2.0}), compared(4.0, {"mean": 2.0}))
+    others = ({"no": "training"}, {"trivial": {}})
+    learned = [_with_rows(tmp_path, number, *rows) for number, rows in enumerate((late, others))]
     assert unlearned(learned) == ""
-    nothing = _with_result(tmp_path, 9, compared(-0.4, accuracy))
-    assert unlearned([*learned, nothing]).startswith("1 of 4 trainings is no better than majority")
-    assert unlearned([_with_result(tmp_path, 10, compared(2.0, {"mean": 2.0, "zero": 2.5}))]).startswith("1 of 1 train")
+    nothing = _with_rows(tmp_path, 9, compared(0.4, {"majority": 0.5}, True))
+    assert unlearned([*learned, nothing]).startswith("1 of 2 trainings is no better than majority")
+    assert unlearned([_with_rows(tmp_path, 10, compared(2.0, {"mean": 2.0, "zero": 2.5}))]).startswith("1 of 1 train")

@@ -46,8 +46,7 @@ def test_no_command_that_reads_files_imports_what_takes_seconds(tmp_path):
         run icecube --keys budget
         run inversion --show-config
         schema icecube
-        init {tmp_path / "a_study"}
-        reference icecube"""
+        init {tmp_path / "a_study"}"""
     dry_runs = [f"run {study} --profile smoke --root {none} --dry-run" for study in STUDIES]
     asked(0, ["", *of_all.split("\n")[1:], *dry_runs])
     asked(75, [f"status {study} --profile smoke --root {none}" for study in STUDIES])

@@ -35,10 +35,10 @@ def test_list_has_every_result_and_what_is_not_finished(tmp_path, capsys):
     (result,), (work,) = studies[0]["results"], studies[1]["work"]
     assert result["run"] == str(answer.run.path) and result["shown"] == str(answer.run.path / "report.html")
     assert (work["path"], work["state"]) == (str(failed.run.path), "not finished") and work["stands"] in words
-    assert result["headline"] in words and result["cells"] == [] and studies[0]["superseded"] == []
+    assert result["headline"] in words and result["cells"] == []
     names = {"run", "ended_at", "headline", "shown", "cells", "configured"}
     assert result.keys() == names and studies[0].keys() == {
-        *("name", "begun", "finished", "results", "work", "unlearned", "superseded")
+        *("name", "begun", "finished", "results", "work", "unlearned")
     }
     assert asked(capsys, "list", tmp_path / "none", "--json") == (2, "")
 

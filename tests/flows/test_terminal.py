@@ -130,7 +130,7 @@ def test_every_line_wraps_between_words_in_a_terminal_and_stays_whole_in_a_pipe(
     """What came: `robust|ness`, `-0|.0221`, `uat (b|aseline)`."""
     answers = [finished(tmp_path, Study(name="one", seed=seed, words=12))[-1].run.path for seed in (42, 43)]
     lines = [f"list {tmp_path}", f"show {answers[0]}", f"compare {answers[0]} {answers[1]} --all", f"verify {tmp_path}"]
-    lines += [f"status robustness --profile smoke --root {tmp_path}", "run icecube --keys trials", "run robustnes"]
+    lines += [f"status robustness --profile smoke --root {tmp_path}", "run robustness --keys", "run robustnes"]
     lines += ["run robustness --profile smok", "run robustness --set budget.epoch=1"]
     code = COMMANDS.format(lines=lines)
     shown = in_window(columns, "-c", code)

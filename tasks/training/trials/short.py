@@ -32,7 +32,7 @@ from tasks.training.loop import initial_state, train_to_the_end
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
 from tasks.training.state import State
-from tasks.training.step import matmul_precision, optimizer_step
+from tasks.training.step import optimizer_step
 from tasks.training.trials.findings import Failure, Outputs, TrialEnd, Tried
 
 
@@ -44,10 +44,8 @@ def make_steps(
     NumericalFailure as a training.
     """
     state, size = initial_state(problem, schedule), execution.micro_batch_examples
-    with (
-        matmul_precision(problem.model, schedule.budget),
-        micro_batches(problem.batch, schedule, problem.order, seed, 0, size, execution.loader_workers) as batches,
-    ):
+    workers = execution.loader_workers
+    with micro_batches(problem.batch, schedule, problem.order, seed, 0, size, workers) as batches:
         for _ in range(schedule.total_steps):
             optimizer_step(problem, schedule, state, batches, size, seed, see)
 

@@ -53,11 +53,6 @@ def test_no_bit_depends_on_the_order_or_on_how_the_rows_were_cut():
     for cuts in ([1], [17, 400, 401], sorted(chance.integers(0, 3001, 50))):
         shuffled = chance.permutation(rows)
         assert column_statistics(np.split(shuffled, cuts), NAMES) == whole
-    halves = [ColumnSums(), ColumnSums()]
-    halves[0].add(rows[:1000, 1])
-    halves[1].add(rows[1000:, 1])
-    halves[1].merge(halves[0])
-    assert halves[1].column("charge") == whole[1]
 
 
 def test_what_is_not_finite_is_counted_and_in_no_other_number():
@@ -65,7 +60,7 @@ def test_what_is_not_finite_is_counted_and_in_no_other_number():
     assert (found.count, found.not_finite) == (6, 3)
     assert (found.minimum, found.maximum, found.mean, found.deviation) == (1.0, 3.0, 2.0, 1.0)
     nothing = of_one(np.full(4, np.nan, dtype=np.float32))
-    assert (nothing.count, nothing.not_finite, nothing.mean, nothing.quantiles) == (4, 4, None, {})
+    assert (nothing.count, nothing.not_finite, nothing.mean) == (4, 4, None)
     assert not nothing.constant
 
 
@@ -73,15 +68,7 @@ def test_what_is_not_finite_is_counted_and_in_no_other_number():
 def test_a_constant_is_one(value):
     found = of_one(np.full(1000, value, dtype=np.float32))
     assert found.constant and found.deviation == 0.0 and found.mean == found.minimum
-    assert set(found.quantiles.values()) == {found.minimum}
     assert not of_one(np.array([value, 1.0], dtype=np.float32)).constant
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_quantiles_are_right_to_within_half_a_percent_also_of_long_tails(sign):
-    values = sign * np.random.default_rng(0).lognormal(0, 3, 100_000).astype(np.float32)
-    for share, quantile in of_one(values).quantiles.items():
-        assert quantile == pytest.approx(np.quantile(values, float(share), method="inverted_cdf"), rel=0.004)
 
 
 def test_extremes_are_the_file_s_and_the_rest_is_of_what_fp32_keeps():
@@ -93,13 +80,6 @@ def test_minus_zero_is_zero_wherever_it_stands():
     """Their order would else be seen in the bytes of a result."""
     one, other = (of_one(np.array(values, dtype=np.float32)) for values in ([0.0, -0.0], [-0.0, 0.0]))
     assert one.model_dump_json() == other.model_dump_json() and "-0" not in one.model_dump_json()
-
-
-def test_quantiles_cross_zero_in_order():
-    values = np.linspace(-3, 3, 6001, dtype=np.float32)
-    quantiles = list(of_one(values).quantiles.values())
-    assert quantiles == sorted(quantiles) and quantiles[0] < -2.9 and quantiles[-1] > 2.9
-    assert abs(quantiles[3]) < 1e-3
 
 
 @pytest.mark.parametrize("chunk", [np.zeros((3, 1), np.float32), np.zeros(3, np.float32), np.zeros((3, 2), np.int64)])

@@ -68,18 +68,6 @@ def test_the_study_ends_before_anything_is_detected(changes, stage, ended, said,
     assert not [label for label, handle in handles.items() if "factors" in label and handle.run.path.exists()]
 
 
-def test_a_share_of_poison_that_is_not_reached_ends_the_study(tmp_path):
-    """Seen: 5 % asked for, and 20 % made of it, in silence."""
-    rows = [{"text": f"row {number} of many", "label": int(number % 20 > 0)} for number in range(400)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    text = json.dumps({"source": "files", "paths": [str(tmp_path / "rows.jsonl")]})
-    study = SMOKE.study(f"text={text}", "poison.target='1'", "poison.share=0.2")
-    handles = SMOKE.run_until("poison-poison", tmp_path / "runs", study)
-    outcome = handles["poison-poison (seed 0)"].outcome
-    assert outcome is not None and outcome.end_state == "check_failed"
-    assert "the share of poisoned rows that was asked for is reached" in outcome.text and "of 240 rows" in outcome.text
-
-
 # ------------------------------------------------------------------------------------ what the numbers are of
 
 

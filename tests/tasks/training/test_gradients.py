@@ -10,7 +10,7 @@ from torch import nn
 
 from storage import durable
 from tasks.training.budget import Budget
-from tasks.training.gradients import GradientNorms, advice
+from tasks.training.gradients import GradientNorms
 from tasks.training.problem import adamw
 from tests.tasks.tiny import ToyConfig, toy_attempt, toy_directory
 
@@ -43,20 +43,6 @@ def test_norms_beyond_the_bins_are_counted_in_the_outermost(norm):
     assert counted.count == 1 and counted.typical() <= max(norm, 1e-8) and math.isfinite(counted.typical())
 
 
-@pytest.mark.parametrize(
-    ("norms", "expected"),
-    [
-        ([5.0] * 9 + [9.0], "most steps are clipped; 90 % of the norms are below"),
-        ([0.01] * 10, "a rare large step would hardly be clipped; 90 % of the norms are below"),
-        ([0.5] * 9 + [3.0], "10% of the steps were clipped to 1"),
-    ],
-)
-def test_a_clip_value_is_suggested_only_where_the_present_one_does_not_fit(norms, expected):
-    found = advice(of(norms).row(), 1.0)
-    assert expected in found
-    assert ("max_gradient_norm" in found) == ("90 %" in expected)
-
-
 def test_every_epoch_has_a_row_of_its_own_norms(tmp_path):
     toy_attempt(tmp_path, TOY)
     run = toy_directory(tmp_path, TOY)
@@ -67,7 +53,7 @@ def test_every_epoch_has_a_row_of_its_own_norms(tmp_path):
     assert state["count"] == 0
     assert norms[0]["gradient_norm_max"] != norms[1]["gradient_norm_max"]
     log = (run.attempts / "0001.log").read_text()
-    assert log.count("largest gradient norm") == 2 and log.count("a usual max_gradient_norm") == 1, "advice once"
+    assert log.count("largest gradient norm") == 2
 
 
 BUDGET = Budget(learning_rate=0.1, weight_decay=0.5)

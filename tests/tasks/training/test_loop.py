@@ -355,14 +355,6 @@ def test_bf16_is_autocast_over_fp32_weights_and_optimizer(tmp_path):
     assert any(not torch.equal(half[name], full[name]) for name in full)
 
 
-def test_tf32_is_refused_where_there_is_no_gpu_and_is_off_everywhere_else(tmp_path):
-    config = TOY.model_copy(update={"budget": BUDGET.model_copy(update={"precision": "tf32"})})
-    outcome = toy_attempt(tmp_path, config)
-    assert (outcome.end_state, outcome.exit_code) == ("bad_input", 2)
-    assert "budget.precision is tf32, which only a GPU has" in outcome.message
-    assert not torch.backends.cuda.matmul.allow_tf32 and not torch.backends.cudnn.allow_tf32
-
-
 def test_gradients_are_clipped_to_their_global_norm(tmp_path):
     """With clipping to almost nothing AdamW still steps, but its second moments show the clipped gradient."""
     small = TOY.model_copy(update={"budget": BUDGET.model_copy(update={"max_gradient_norm": 1e-3})})

@@ -28,6 +28,8 @@ def finished(root: Path, name: str, result: dict[str, Any], final: dict[str, Any
     run.path.mkdir(parents=True)
     durable.write_json(run.stage_file, {"version": 1, "numerics": {}, "external": {}})
     durable.write_json(run.result_file, result)
+    if "trivial" in result:
+        run.metrics_file.write_bytes(durable.canonical_json({"step": 1, **result}) + b"\n")
     if final is not None:
         durable.write_json(run.path / "final_results.json", final)
     lock = acquire(run.path / "locks")
