@@ -21,11 +21,11 @@ from tasks.summarisation import stages
 from tasks.summarisation.study import Study
 
 PAIRS = Stage("summarisation-pairs", PairsConfig, "tasks.language.setup:setup", needs="cpu", version=3)
-BASE_MODEL = Stage("summarisation-base", PairBaseConfig, "tasks.language.base:base", version=2)
-CONSTRAIN = Stage("summarisation-constrain", ConstrainConfig, "tasks.monotonic.arms:constrain", version=2)
-TRAIN = Stage("summarisation-train", TrainConfig, "tasks.monotonic.arms:train_arm", version=3)
+BASE_MODEL = Stage("summarisation-base", PairBaseConfig, "tasks.language.base:base", version=3)
+CONSTRAIN = Stage("summarisation-constrain", ConstrainConfig, "tasks.monotonic.arms:constrain", version=3)
+TRAIN = Stage("summarisation-train", TrainConfig, "tasks.monotonic.arms:train_arm", version=4)
 EVALUATE = Stage("summarisation-evaluate", stages.EvaluateConfig, "tasks.summarisation.evaluate:evaluate", version=3)
-ORDER = Stage("summarisation-order", OrderConfig, "tasks.monotonic.order:order", version=3)
+ORDER = Stage("summarisation-order", OrderConfig, "tasks.monotonic.order:order", version=4)
 UAT = Stage("summarisation-uat", attacks.UatConfig, "tasks.attacks.uat:uat", version=5)
 HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=5)
 TRANSFER = Stage("summarisation-transfer", attacks.TransferConfig, "tasks.attacks.transfer:transfer", version=2)

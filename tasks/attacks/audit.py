@@ -25,6 +25,7 @@ from tasks.attacks.trigger import control_triggers
 from tasks.findings.audit import Again, Asked, Audited
 from tasks.language import model as language
 from tasks.language.pairs import packed_pairs, packed_split
+from tasks.language.result import BaseResult
 from tasks.language.texts import Text, tokenizer_of
 from tasks.language.tokenizer import round_trips
 from tasks.monotonic import asked as of_models
@@ -61,7 +62,7 @@ def ask_models(
     `stages` are the models and the starts of their arms, `order`, `transfer`, and attacks as `uat-...`, `hotflip-...`.
     """
     recorded, where = Recorded(config, text, stages), device(config.execution)
-    losses = of_models.recorded_losses(stages[BASE], config.models, stages)
+    losses = BaseResult.read(stages[BASE]).validation_losses
     on, texts = of_models.Validation(packed_split(text.path / "text", "validation"), run.progress.touch), Texts.of(text)
     orders, counts_V = order_of(stages["order"], [BASE, *config.arms]), np.load(text.path / "text" / "unigram.npy")
     with run.watched(config.execution.stall_minutes):

@@ -7,10 +7,10 @@ from tasks.attacks.answer import shows_the_control
 from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.attacks.final_results import AttackResults
 from tasks.attacks.results import Findings, PrimaryAnswer
-from tasks.findings.final_results import begun_with_weights, numerics_changed
+from tasks.findings.final_results import numerics_changed
 from tasks.findings.numbers import NATS, estimate, percent
 from tasks.findings.statistics.power import POWER, chance_of
-from tasks.monotonic.arm import ALIVE_SHARE, BASE, CONTROL
+from tasks.monotonic.arm import ALIVE_SHARE, CONTROL
 
 STILL_GROWING = 0.05
 """An attack of which the last part of the budget found more than this share of the increase has not converged."""
@@ -43,7 +43,6 @@ def cautions(results: AttackResults) -> Iterator[str]:
             f"**The constrained weights of {', '.join(still)} hardly moved** (median relative movement, as a share of "
             f"the baseline's: {listed(still, '{:.1%}')}): there the rest of the network was trained around them."
         )
-    yield from begun_with_weights(BASE, results.base.init_from)
     yield from numerics_changed(results.numerics_changes)
 
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal
 
-from pydantic import model_validator
-
-from tasks.language.configuration import Precision
 from tasks.stage.configuration import Configuration, scientific
-from tasks.stage.validation import require_at_most
 
 BACKWARD_FORWARDS = 2
 """Forwards that a backward counts as: the rule for training. Here it takes less, as no weight has a gradient."""
@@ -36,10 +32,8 @@ class Search(Configuration):
         description="Replacements that are tried exactly in one iteration: the best of every position by the "
         "gradient's estimate, in turn.",
     )
-    search_precision: Precision = scientific(
-        "fp32",
-        description="Precision of the search's forward and backward passes (tf32: on a GPU only); what it found is "
-        "judged in fp32.",
+    search_precision: Literal["fp32", "bf16"] = scientific(
+        "fp32", description="Precision of the search's forward and backward passes; what it found is judged in fp32."
     )
 
     @property
@@ -74,16 +68,15 @@ class TriggerAttack(Search):
 
 
 class FlipAttack(Search):
-    """hotflip: each text for itself, a few of its tokens replaced so that the others are predicted badly."""
+    """hotflip: each text for itself, a few of its tokens replaced so that the others are predicted badly.
+
+    Any attack replaces some of twice as many tokens, at most half of a document, drawn beforehand and never scored.
+    """
+
+    REMOVED: ClassVar = Search.REMOVED | {"writable_tokens": (None, "twice as many as hotflip.flips: leave it out")}
 
     documents: int = scientific(100, ge=2, description="Documents of attack-evaluation that are attacked.")
     flips: int = scientific(10, ge=1, description="Tokens that may be replaced in a document.")
-    writable_tokens: int | None = scientific(
-        None,
-        ge=1,
-        description="Tokens of a document of which any attack replaces some, drawn beforehand and never scored; empty: "
-        "twice as many as flips. At most half of a document.",
-    )
     rounds: int | None = scientific(
         None,
         ge=1,
@@ -95,11 +88,6 @@ class FlipAttack(Search):
     )
     text_tokens: int = scientific(96, ge=2, description="Tokens of a document that are attacked, from its beginning.")
     control_draws: int = scientific(5, ge=1, description="Random replacements at random positions, as the control.")
-
-    @model_validator(mode="after")
-    def _flips_are_writable(self) -> FlipAttack:
-        require_at_most("hotflip.flips", self.flips, "hotflip.writable_tokens", self.writable_tokens)
-        return self
 
     @property
     def rounds_on_a_text(self) -> int:

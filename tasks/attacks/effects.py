@@ -26,7 +26,6 @@ from tasks.findings.statistics.seeds import OverSeeds, over_seeds
 from tasks.stage.result import Result
 
 Total = TypeVar("Total", float, np.ndarray)
-LISTS = ("control_losses_sum_nats", "budget_losses_sum_nats")
 
 
 class Effect(Result):
@@ -40,7 +39,6 @@ class Effect(Result):
     model: str
     documents: int
     sources: int
-    tokens_scored: int
     clean_loss_nats_per_token: float
     increase_nats_per_token: Estimate
     relative_increase: Estimate
@@ -50,7 +48,6 @@ class Effect(Result):
     blind_increase_nats_per_token: Estimate
     search_minus_blind_nats_per_token: Estimate
     budget_increases: list[Estimate]
-    confidence_level: float
     success_rate: Estimate | None = None
     control_success_rate: Estimate | None = None
 
@@ -58,17 +55,12 @@ class Effect(Result):
 class EffectDifference(Result):
     """The effect on `model` minus that on `reference`, on the same tokens of the same documents.
 
-    Each with its interval and the p-value of the two models exchanged; over several searches it is the mean over these.
+    With its interval and the p-value of the two models exchanged; over several searches it is the mean over these.
     """
 
     model: str
     reference: str
-    documents: int
-    sources: int
     increase_nats_per_token: OverSeeds | Estimate
-    relative_increase: OverSeeds | Estimate
-    attack_minus_control_nats_per_token: OverSeeds | Estimate
-    confidence_level: float
     success_rate: Estimate | None = None
 
 
@@ -82,19 +74,18 @@ def relative_increase(tokens: Total, attacked: Total, clean: Total, text_tokens:
     return increase(tokens, attacked, clean) / (text_clean / text_tokens)
 
 
+INCREASE = ("tokens_scored", "loss", "clean")
+"""Columns of `effect_sums` whose totals `increase` takes."""
 MEASURES: dict[str, tuple[Statistic, tuple[str, ...]]] = {
-    "increase_nats_per_token": (increase, ("tokens_scored", "loss", "clean")),
-    "relative_increase": (relative_increase, ("tokens_scored", "loss", "clean", "text_tokens", "text_clean")),
+    "increase_nats_per_token": (increase, INCREASE),
+    "relative_increase": (relative_increase, (*INCREASE, "text_tokens", "text_clean")),
     "attack_minus_control_nats_per_token": (increase, ("tokens_scored", "loss", "control")),
-}
-"""Field of Effect and EffectDifference -> statistic of the totals of these columns of `effect_sums`."""
-CONTROLS: dict[str, tuple[Statistic, tuple[str, ...]]] = {
     "control_increase_nats_per_token": (increase, ("tokens_scored", "control", "clean")),
     "search_increase_nats_per_token": (increase, ("tokens_scored", "search", "clean")),
     "blind_increase_nats_per_token": (increase, ("tokens_scored", "blind", "clean")),
     "search_minus_blind_nats_per_token": (increase, ("tokens_scored", "search", "blind")),
 }
-"""The same, of Effect alone."""
+"""Field of Effect -> statistic of the totals of these columns of `effect_sums`."""
 
 
 def attack_effect(
@@ -103,8 +94,7 @@ def attack_effect(
     """The effect of an attack on one model, with whole sources resampled.
 
     With `success_threshold` (relative, see `succeeded`) also the success rates, computed from the losses. Raises
-    ValueError for a model without records, and for a record in which nothing was scored or the number of draws or
-    budgets is another.
+    ValueError for a model without records.
     """
     chosen = records_of(rows, model)
     sums = effect_sums(chosen, success_threshold=success_threshold)
@@ -113,7 +103,7 @@ def attack_effect(
     def estimated(statistic: Statistic, columns: Sequence[str]) -> Estimate:
         return estimate(statistic, [sums[column] for column in columns], resamples, confidence_level)
 
-    estimates = {name: estimated(*measure) for name, measure in (MEASURES | CONTROLS).items()}
+    estimates = {name: estimated(*measure) for name, measure in MEASURES.items()}
     budgets = [column for column in sums if column.startswith("budget ")]
     rates = {}
     if success_threshold is not None:
@@ -126,10 +116,8 @@ def attack_effect(
         model=model,
         documents=len(chosen),
         sources=len(sums["tokens_scored"]),
-        tokens_scored=int(total["tokens_scored"]),
         clean_loss_nats_per_token=total["text_clean"] / total["text_tokens"],
         budget_increases=[estimated(increase, ("tokens_scored", budget, "clean")) for budget in budgets],
-        confidence_level=confidence_level,
         **estimates,
         **rates,
     )
@@ -143,7 +131,7 @@ def paired_effects(
     confidence_level: float,
     success_threshold: float | None = None,
 ) -> EffectDifference:
-    """The effect on `model` minus that on `reference`, each estimate with its interval and p-value.
+    """The effect on `model` minus that on `reference`, with its interval and p-value.
 
     `searches` are the records of each search. What one search found says nothing about another's: a difference under
     one trigger holds for this trigger, however many texts are read. So where an attack is one for all texts it is the
@@ -156,47 +144,42 @@ def paired_effects(
     require_same_tokens(ours, theirs)
     a, b = (effect_sums(chosen, success_threshold=success_threshold) for chosen in (ours, theirs))
 
-    def difference(name: str) -> Estimate:
+    def difference() -> Estimate:
         if len(searches) > 1:
-            return difference_over_seeds(searches, model, reference, name, confidence_level)
-        statistic, columns = MEASURES[name]
-        mine, other = ([sums[column] for column in columns] for sums in (a, b))
-        result = estimate(minus(statistic, len(columns)), [*mine, *other], resamples, confidence_level)
+            return difference_over_seeds(searches, model, reference, confidence_level)
+        mine, other = ([sums[column] for column in INCREASE] for sums in (a, b))
+        result = estimate(minus(increase, len(INCREASE)), [*mine, *other], resamples, confidence_level)
         if result.interval is None or success_threshold is None:
             return result
-        return result.model_copy(update={"p_value": exchange_p_value(statistic, mine, other)})
+        return result.model_copy(update={"p_value": exchange_p_value(increase, mine, other)})
 
-    rates = {}
+    rate_of_successes = None
     if success_threshold is not None:
-        rates["success_rate"] = rate_difference(a["success"], b["success"], a["documents"], confidence_level)
+        rate_of_successes = rate_difference(a["success"], b["success"], a["documents"], confidence_level)
     return EffectDifference(
         model=model,
         reference=reference,
-        documents=len(ours),
-        sources=len(a["tokens_scored"]),
-        confidence_level=confidence_level,
-        **{name: difference(name) for name in MEASURES},
-        **rates,
+        increase_nats_per_token=difference(),
+        success_rate=rate_of_successes,
     )
 
 
 def difference_over_seeds(
-    rows_of_seeds: Sequence[Rows], model: str, reference: str, measure: str, confidence_level: float
+    rows_of_seeds: Sequence[Rows], model: str, reference: str, confidence_level: float
 ) -> OverSeeds:
-    """`measure` (a key of MEASURES) on `model` minus that on `reference`, mean over seeds; see `over_seeds`.
+    """The increase on `model` minus that on `reference`, mean over seeds; see `over_seeds`.
 
     `rows_of_seeds` are the records of each seed; both models of a seed must have been scored on the same tokens.
     """
-    statistic, names = MEASURES[measure]
     pairs = [(records_of(rows, model), records_of(rows, reference)) for rows in rows_of_seeds]
     for ours, theirs in pairs:
         require_same_tokens(ours, theirs)
     sources = sorted({row["source"] for ours, _ in pairs for row in ours})
     columns = [
-        [sums[name] for sums in (effect_sums(ours, sources), effect_sums(theirs, sources)) for name in names]
+        [sums[name] for sums in (effect_sums(ours, sources), effect_sums(theirs, sources)) for name in INCREASE]
         for ours, theirs in pairs
     ]
-    return over_seeds(minus(statistic, len(names)), columns, confidence_level)
+    return over_seeds(minus(increase, len(INCREASE)), columns, confidence_level)
 
 
 def succeeded(row: dict[str, Any], relative_threshold: float, loss_sum_nats: float | None = None) -> bool:
@@ -220,18 +203,9 @@ def minus(statistic: Statistic, columns: int) -> Statistic:
 
 
 def records_of(rows: Rows, model: str) -> Rows:
-    """The records of one model; ValueError where there is none or one cannot be used."""
-    chosen = [row for row in rows if row["model"] == model]
-    if not chosen:
+    """The records of one model; ValueError where there is none."""
+    if not (chosen := [row for row in rows if row["model"] == model]):
         raise ValueError(f"{model} was attacked on no document")
-    for row in chosen:
-        if row["tokens_scored"] < 1 or not all(row[column] for column in LISTS):
-            raise ValueError(f"nothing was scored of document {row['example_id']} for {model}")
-        for column in LISTS:
-            if len(row[column]) != (expected := len(chosen[0][column])):
-                raise ValueError(
-                    f"document {row['example_id']} has {len(row[column])} {column} for {model}, another {expected}"
-                )
     return chosen
 
 

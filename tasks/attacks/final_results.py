@@ -26,7 +26,7 @@ ATTACKS, MODELS = "records of the attacks and of transfer", "records of evaluate
 OF_ATTACKS = Origins(
     computed={
         **dict.fromkeys(("seed*", "attacks.*.attack.*", "primary.primary.*"), "stage.json"),
-        **dict.fromkeys(("primary.*", "attacks.*", "transfer.*"), ATTACKS),
+        **dict.fromkeys(("primary.*", "attacks.*"), ATTACKS),
         **dict.fromkeys(("models.*", "differences.*"), MODELS),
         "secondary.*": f"{MODELS}, {ATTACKS}",
         "arms.*": "stage.json, metrics.jsonl and the digests of model/",
@@ -34,7 +34,7 @@ OF_ATTACKS = Origins(
     },
     asked={
         **dict.fromkeys(("attacks.*.effects.*", "attacks.*.differences.*", "attacks.*.at_equal_loss*"), "transfers"),
-        **dict.fromkeys(("attacks.*.attacked_by.*", "attacks.*triggers.*", "transfer.*", "primary.*"), "transfers"),
+        **dict.fromkeys(("attacks.*.attacked_by.*", "attacks.*triggers.*", "primary.*"), "transfers"),
         "attacks.hotflip.effects.*.budget_increases.*": "searches",
         **dict.fromkeys(("attacks.*_increase_nats_per_token*", "attacks.*control*"), "losses under triggers"),
         **dict.fromkeys(("models.*loss_nats_per_token", "models.*.perplexity", "differences.*"), "test losses"),
@@ -49,7 +49,6 @@ OF_ATTACKS = Origins(
         "arms.*.weights_digest": "weights that are changed so little that no loss shows it are not seen",
         "arms.*.best_step": "metrics.jsonl alone tells the course of a training",
         "attacks.uat.costs.*": "the search alone counts them; a gate holds them against the configuration",
-        "base.init_from.*": "the run whose weights the base model began with is named, and not read",
     },
 )
 

@@ -169,9 +169,8 @@ def writable_positions(text: Sequence[int], attack: FlipAttack, seed: int) -> li
 
     At most half of the text, and never its last token, which no other is predicted from.
     """
-    wanted = 2 * attack.flips if attack.writable_tokens is None else attack.writable_tokens
     chance = np.random.default_rng([seed, WRITABLE, *_seed_of(text)])
-    return sorted(chance.permutation(len(text) - 1)[: min(wanted, len(text) // 2)].tolist())
+    return sorted(chance.permutation(len(text) - 1)[: min(2 * attack.flips, len(text) // 2)].tolist())
 
 
 def flips_of(text: Sequence[int], attack: FlipAttack) -> int:

@@ -30,15 +30,10 @@ class MatchedDifference(Result):
     """
 
     model: str
-    path: list[str]
-    documents: int
-    sources: int
     clean_loss_nats_per_token: float
-    path_clean_losses_nats_per_token: list[float]
     covered: bool
     between: list[str]
     increase_nats_per_token: OverSeeds | Estimate | None
-    confidence_level: float
 
 
 def matched_difference(
@@ -74,15 +69,10 @@ def matched_difference(
     )
     return MatchedDifference(
         model=model,
-        path=ordered,
-        documents=len(records_of(searches[0], model)),
-        sources=len(columns[0][0]),
         clean_loss_nats_per_token=clean[model],
-        path_clean_losses_nats_per_token=[clean[name] for name in ordered],
         covered=covered,
         between=_neighbours(clean, model, ordered),
         increase_nats_per_token=differences if covered else None,
-        confidence_level=confidence_level,
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from storage.records import Rows, read_records
 from tasks.attacks.checks import require_attacks, require_transfer
 from tasks.attacks.configuration import BACKWARD_FORWARDS, FlipAttack, TriggerAttack
-from tasks.attacks.results import SEARCHES, Cost, Transfers, Trigger, UatResult
+from tasks.attacks.results import SEARCHES, Cost, Trigger, UatResult
 from tasks.attacks.stages import JUDGED, SEARCHED
 from tasks.attacks.strongest import Tried, increases_of
 from tasks.findings.gates import Gate, same
@@ -51,7 +51,6 @@ class ReadAttacks:
     """
 
     searched: dict[str, dict[str, Searched]]
-    transfer: Transfers
     tried: dict[str, Tried]
     strongest: dict[str, dict[str, Rows]]
     gates: list[Gate]
@@ -73,8 +72,7 @@ class ReadAttacks:
         require_attacks("hotflip", own["hotflip"], by_id, hotflip)
         rows = records_of(stages["transfer"])
         require_transfer(rows, own, results, uat, searched)
-        increases = increases_of(rows)
-        on_search = increases["uat", SEARCHED]
+        on_search = increases_of(rows)["uat", SEARCHED]
         tried = {
             "uat": Tried.of("uat", own["uat"], rows, on_search, results),
             "hotflip": Tried.of("hotflip", own["hotflip"], rows),
@@ -88,7 +86,6 @@ class ReadAttacks:
         ]
         return cls(
             {"uat": of_triggers, "hotflip": of_flips},
-            Transfers(uat_on_search=on_search, uat=increases["uat", JUDGED], hotflip=increases["hotflip", JUDGED]),
             tried,
             {attack: tries.strongest() for attack, tries in tried.items()},
             gates,

@@ -89,14 +89,6 @@ Transferred = dict[str, dict[str, dict[str, float]]]
 in nats per token."""
 
 
-class Transfers(Result):
-    """What every search found for every model, tried on every model; `uat_on_search` on attack-search."""
-
-    uat_on_search: Transferred
-    uat: Transferred
-    hotflip: Transferred
-
-
 class Trigger(Result):
     """The trigger of one search."""
 

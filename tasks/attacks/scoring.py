@@ -5,18 +5,16 @@ Shape suffixes: B sequences, L tokens of the longest, N tokens that are scored, 
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from torch import nn
 from transformers import DynamicCache
 
-from storage.errors import BadInput, CheckFailed
+from storage.errors import CheckFailed
 from tasks.attacks.configuration import BACKWARD_FORWARDS
-from tasks.language.configuration import Precision
 from tasks.language.model import filled_up
 from tasks.language.texts import Text
 from tasks.stage.outcome import is_out_of_memory
@@ -33,6 +31,7 @@ SHARED_BATCHES, SMALLEST_BATCH, SHARING_PAYS = 8, 4, 0.75
 and only where at most this share of the tokens is left to read: more and smaller passes cost something themselves."""
 
 
+SearchPrecision = Literal["fp32", "bf16"]
 Tokens = Sequence[Sequence[int]]
 """Token ids of each sequence: of prefixes, or of texts."""
 Scored = Sequence[torch.Tensor]
@@ -65,8 +64,8 @@ class Victim:
     end_of_text: int
     batch: int
     """Sequences in one forward pass."""
-    precision: Precision = "fp32"
-    """bf16: of a copy of the weights, whose embeddings as they are rank what is tried; tf32: GPU only, or BadInput."""
+    precision: SearchPrecision = "fp32"
+    """bf16: of a copy of the weights, whose embeddings as they are rank what is tried."""
     count: Count = field(default_factory=Count)
     body: Callable[..., torch.Tensor] | None = None
     """Last hidden states in place of the model's own, of a search that is compiled."""
@@ -74,14 +73,12 @@ class Victim:
     def __post_init__(self) -> None:
         self.model.eval().requires_grad_(False)
         self.device = next(self.model.parameters()).device
-        if self.precision == "tf32" and self.device.type != "cuda":
-            raise BadInput("search_precision is tf32, which only a GPU has (Ampere or later): take fp32 or bf16 here")
         self.embeddings_VD = self.model.get_input_embeddings().weight
         if self.precision == "bf16":
             self.model = _in_bf16(self.model)
         self.head = _head(self.model)
 
-    def searching(self, precision: Precision) -> Self:
+    def searching(self, precision: SearchPrecision) -> Self:
         """The same model for a search in this precision, with a count of its own."""
         return replace(self, precision=precision, count=Count())
 
@@ -113,8 +110,7 @@ class Victim:
         """`losses` of one batch."""
         tokens_BL = self._read(rows, prefixes, texts)
         wanted_BL = _wanted(tokens_BL, rows, prefixes, texts, scored)
-        with self.in_precision():
-            losses_N = self._losses_at(self._states(input_ids=tokens_BL[:, :-1]), tokens_BL[:, 1:], wanted_BL)
+        losses_N = self._losses_at(self._states(input_ids=tokens_BL[:, :-1]), tokens_BL[:, 1:], wanted_BL)
         return finite(losses_N).split(wanted_BL.sum(1).tolist())
 
     @torch.no_grad()
@@ -132,17 +128,15 @@ class Victim:
             return self.losses([[]] * len(variants), variants, [scored_L] * len(variants))
         own_1L, scored_1L = self._read([0], [[]], [text]), scored_L.to(self.device)[None]
         cache = DynamicCache()
-        with self.in_precision():
-            own_N = finite(self._losses_at(self._states(cache, input_ids=own_1L[:, :-1]), own_1L[:, 1:], scored_1L))
+        own_N = finite(self._losses_at(self._states(cache, input_ids=own_1L[:, :-1]), own_1L[:, 1:], scored_1L))
 
         def of(rows: Sequence[int]) -> list[torch.Tensor]:
             # the token before the first that differs is read anew, which predicts it
             start = min(common[row] for row in rows)
             tokens_BL = self._read(rows, [[]] * len(variants), variants)[:, start:]
             wanted_BL = scored_1L[:, start:].expand(len(rows), -1)
-            with self.in_precision():
-                states_BLD = self._states(_first_of(cache, start, len(rows)), input_ids=tokens_BL[:, :-1])
-                losses_N = self._losses_at(states_BLD, tokens_BL[:, 1:], wanted_BL)
+            states_BLD = self._states(_first_of(cache, start, len(rows)), input_ids=tokens_BL[:, :-1])
+            losses_N = self._losses_at(states_BLD, tokens_BL[:, 1:], wanted_BL)
             before_N = own_N[: int(scored_L[:start].sum())]
             return [torch.cat([before_N, later_N]) for later_N in finite(losses_N).view(len(rows), -1)]
 
@@ -167,9 +161,8 @@ class Victim:
         tokens_BL = self._read(rows, prefixes, texts)
         wanted_BL = _wanted(tokens_BL, rows, prefixes, texts, scored)
         embedded_BLD = self.embeddings_VD[tokens_BL[:, :-1]].detach().requires_grad_()
-        with self.in_precision():
-            states_BLD = self._states(inputs_embeds=self.cast(embedded_BLD))
-            self._losses_at(states_BLD, tokens_BL[:, 1:], wanted_BL).sum().backward()
+        states_BLD = self._states(inputs_embeds=self.cast(embedded_BLD))
+        self._losses_at(states_BLD, tokens_BL[:, 1:], wanted_BL).sum().backward()
         # the last token is read by no prediction, so its gradient is zero and no part of the input
         gradient_BLD = nn.functional.pad(embedded_BLD.grad, (0, 0, 0, 1))
         ends = [1 + len(prefixes[row]) + len(texts[row]) for row in rows]
@@ -216,15 +209,6 @@ class Victim:
     def cast(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
         """Casts to what the model reads; a gradient comes back in fp32."""
         return embedded_BLD.bfloat16() if self.precision == "bf16" else embedded_BLD
-
-    @contextmanager
-    def in_precision(self) -> Iterator[None]:
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = before or self.precision == "tf32"
-        try:
-            yield
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _in_bf16(model: nn.Module) -> nn.Module:

@@ -1,12 +1,9 @@
 """What every study is told in which arms with and without a constraint are attacked."""
 
-from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from storage import durable
 from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
 from tasks.language.configuration import (
     EncoderDecoder,
@@ -54,11 +51,6 @@ class AttackStudy(LanguageStudy):
             raise ValueError(f"arms lacks {' and '.join(missing)}: the study compares these two, and placebos beside")
         require_once("arms", self.arms)
         variant = self.constraint.variant
-        if "feed-forward-off" in self.arms and variant == "mlp_in_attn_out":
-            raise ValueError(
-                "the arm feed-forward-off would switch attention off too with constraint.variant mlp_in_attn_out: "
-                "leave it out of arms"
-            )
         if "per-unit-signs" in self.arms and variant != "mlp_both":
             raise ValueError(
                 f"the arm per-unit-signs needs constraint.variant mlp_both, not {variant}: leave it out of arms"
@@ -73,10 +65,10 @@ class AttackStudy(LanguageStudy):
             raise ValueError(
                 f"the arm {', '.join(equal)} is the monotonic arm with this constraint: leave it out of arms"
             )
-        known = ARCHITECTURES.get(_architecture(self.model))  # constrain, which loads the model, asks it of others
-        if known and variant not in known:
+        architecture = "t5" if isinstance(self.model, EncoderDecoder) else "gpt_neox"
+        if self.from_scratch and variant not in (known := ARCHITECTURES[architecture]):  # constrain asks it of others
             raise ValueError(
-                f"constraint.variant {variant} does not exist in a model of architecture {_architecture(self.model)}, "
+                f"constraint.variant {variant} does not exist in a model of architecture {architecture}, "
                 f"which has {', '.join(known)}"
             )
         return self
@@ -103,9 +95,7 @@ class AttackStudy(LanguageStudy):
     def _flips_fit(self) -> Self:
         hotflip = self.hotflip
         half, advice = hotflip.text_tokens // 2, "lower it, or raise hotflip.text_tokens"
-        for name in ("flips", "writable_tokens"):
-            value = getattr(hotflip, name)
-            require_at_most(f"hotflip.{name}", value, "half of hotflip.text_tokens,", half, advice)
+        require_at_most("hotflip.flips", hotflip.flips, "half of hotflip.text_tokens,", half, advice)
         require_at_most(
             "hotflip.documents",
             hotflip.documents,
@@ -152,15 +142,7 @@ class AttackStudy(LanguageStudy):
     @property
     def base_fields(self) -> dict[str, object]:
         """Those of the stage that makes the base model."""
-        scratch, snapshots, trials = bool(self.from_scratch), len(self.snapshots), len(self.learning_rates) or 1
-        kept = trials + (trials > 1)  # choose keeps a copy
-        before = 1 + (1 + snapshots) * scratch + len(self.start_fields)  # base, untrained, snapshots, starts
-        return {
-            "checks": self.base_checks,
-            "snapshots": self.snapshots if scratch else [],
-            "models_of_study": before + (len(self.arms) + snapshots * (not scratch)) * kept,
-            "trainings_of_study": scratch + len(self.arms) * trials,
-        }
+        return {"checks": self.base_checks, "snapshots": self.snapshots if self.from_scratch else []}
 
     @property
     def start_fields(self) -> dict[str, dict[str, object]]:
@@ -186,7 +168,7 @@ class AttackStudy(LanguageStudy):
             {
                 "budget": self.budget.model_copy(update={"learning_rate": rate}),
                 "variant": self.constraint.variant,
-                "by": ARMS[arm].kept(self.constraint),
+                "by": ARMS[arm].by,
                 "replaced": ARMS[arm].replaced,
                 "required_movement": REQUIRED_MOVEMENT if arm == MONOTONIC else 0.0,
                 "snapshots": self.snapshots if arm == self.kept_on_its_way else [],
@@ -194,13 +176,3 @@ class AttackStudy(LanguageStudy):
             }
             for rate in rates
         ]
-
-
-def _architecture(model: Model | PairModel) -> str:
-    """Architecture of the model as known before it is loaded; empty for nothing."""
-    if isinstance(model, FromScratch):
-        return "t5" if isinstance(model, EncoderDecoder) else "gpt_neox"
-    if isinstance(model, PretrainedDirectory):
-        with suppress(OSError, ValueError, AttributeError):  # the page says what is wrong with the folder
-            return str(durable.read_json(Path(model.path).expanduser() / "config.json").get("model_type"))
-    return ""

@@ -118,7 +118,7 @@ def _in_other_ways(answers: Sequence[AttackResults], level: float) -> dict[str, 
 def _increase(cells: Sequence[Cell], attack: str, model: str, reference: str, level: float) -> OverSeeds:
     """Increase by the attack on `model` minus that on `reference`, over cells and sources."""
     rows = [cell.records[attack] for cell in cells]
-    return difference_over_seeds(rows, model, reference, "increase_nats_per_token", level)
+    return difference_over_seeds(rows, model, reference, level)
 
 
 def _require_distinct_seeds(cells: Mapping[str, AttackResults]) -> None:

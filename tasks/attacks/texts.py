@@ -99,8 +99,7 @@ class PairVictim(Victim):
         self, rows: Sequence[int], prefixes: Tokens, texts: Tokens, scored: Scored | None
     ) -> Sequence[torch.Tensor]:
         read_BL, references_BS = self._read(rows, prefixes, texts), self._references(rows, texts)
-        with self.in_precision():
-            losses_BS = reference_losses(self.model, read_BL, references_BS, self.packed.end_of_text_id)
+        losses_BS = reference_losses(self.model, read_BL, references_BS, self.packed.end_of_text_id)
         return [own_S[: len(targets(texts[row]))] for own_S, row in zip(finite(losses_BS), rows, strict=True)]
 
     def _gradients(self, rows: Sequence[int], prefixes: Tokens, texts: Tokens, scored: Scored) -> list[torch.Tensor]:
@@ -109,17 +108,16 @@ class PairVictim(Victim):
         own, end = len(self.packed.prefix_ids), self.packed.end_of_text_id
         ends = [own + len(prefixes[row]) + len(texts[row]) for row in rows]
         wanted_BS = until_the_end(references_BS, end).bool()
-        with self.in_precision():
-            logits_BSV = self.model(
-                inputs_embeds=self.cast(embedded_BLD),
-                attention_mask=until_the_end(read_BL, end),
-                decoder_input_ids=written_before(self.model, references_BS),
-                use_cache=False,
-            ).logits
-            losses_N = nn.functional.cross_entropy(
-                logits_BSV[wanted_BS].float(), references_BS[wanted_BS], reduction="none"
-            )
-            losses_N.sum().backward()
+        logits_BSV = self.model(
+            inputs_embeds=self.cast(embedded_BLD),
+            attention_mask=until_the_end(read_BL, end),
+            decoder_input_ids=written_before(self.model, references_BS),
+            use_cache=False,
+        ).logits
+        losses_N = nn.functional.cross_entropy(
+            logits_BSV[wanted_BS].float(), references_BS[wanted_BS], reduction="none"
+        )
+        losses_N.sum().backward()
         assert embedded_BLD.grad is not None
         return [own_LD[own:end] for own_LD, end in zip(embedded_BLD.grad, ends, strict=True)]
 

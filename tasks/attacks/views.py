@@ -129,22 +129,6 @@ def _known_of(findings: Findings) -> str:
     )
 
 
-def equal_loss_table(results: AttackResults) -> Table:
-    rows, run = [], results.run_of("transfer")
-    for attack, findings in results.attacks.items():
-        for row in findings.at_equal_loss:
-            between = " and ".join(row.between) if row.covered else f"beyond {row.between[0]}"
-            difference = value_and_span(row.increase_nats_per_token, NATS)
-            rows.append([attack, row.model, LOSS(row.clean_loss_nats_per_token), between, *difference, run])
-    return Table(
-        "At equal clean loss: what the attack adds to each arm, less what it adds to the unconstrained model at the "
-        "same clean loss, read off the line between two moments of its training (snapshots, base, baseline), in nats "
-        "per token, not tested. Every loss that this is made from stands in the run's records.",
-        ["attack", "arm", "clean", "between", "difference", "interval", "run"],
-        rows,
-    )
-
-
 def of_baseline(results: AttackResults) -> dict[str, Sequence[str]]:
     """Model -> its test loss less the baseline's: value, interval, p, and p adjusted; its own loss stands beside."""
     return {

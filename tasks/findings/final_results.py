@@ -8,14 +8,12 @@ from typing import Any
 
 from pydantic import Field, JsonValue
 
-from storage.run_directory import SHORT_FINGERPRINT
 from tasks.findings.audit import AuditResult, require_audited
 from tasks.findings.gates import Gate, require_gates
 from tasks.findings.provenance import Provenance, provenance, run_directories, run_name
 from tasks.stage.numerics import is_within, within
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput, StageRun
-from tasks.training.initial import InitialWeights
 from tasks.training.trained import metric_rows
 
 
@@ -67,14 +65,6 @@ def of_runs(
         "runs": run_directories(inputs, run.run.root),
         "provenance": provenance(inputs),
     }
-
-
-def begun_with_weights(model: str, weights: InitialWeights | None) -> list[str]:
-    """The caution that the training of `model` began with the weights of another run."""
-    if weights is None:
-        return []
-    directory = f"{weights.study}/{weights.stage}/{weights.fingerprint[:SHORT_FINGERPRINT]}"
-    return [f"**The pretraining of {model} began with the weights of {directory}** (model.init_from)."]
 
 
 CHANGED_WITHIN = {

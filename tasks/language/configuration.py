@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,7 +14,6 @@ from tasks.language import model_files
 from tasks.language.hub import require_hub_name
 from tasks.stage.configuration import Configuration, LocalPath, execution, scientific
 from tasks.training.budget import Budget
-from tasks.training.initial import identity
 
 Precision = Literal["fp32", "tf32", "bf16"]
 
@@ -190,6 +189,8 @@ class Splits(Configuration):
 class FromScratch(Configuration):
     """A GPT-NeoX network that the base stage pretrains, with a byte-level BPE tokenizer of its own."""
 
+    REMOVED: ClassVar = {"init_from": ("", "give the other run's model/ as {source: directory, path: ...}")}
+
     source: Literal["from-scratch"] = scientific("from-scratch", description="Pretrained by this study.")
     init_seed: int = scientific(0, description="Seed of the initial weights and of the pretraining's order.")
     vocabulary_size: int = scientific(4096, ge=300, description="Tokens of the byte-level BPE.")
@@ -205,14 +206,6 @@ class FromScratch(Configuration):
         "monotone-parts never falls either: convex, concave and saturated units (arXiv 2205.11775).",
     )
     pretraining: Budget = scientific(description="Budget of the pretraining.")
-    init_from: LocalPath = execution(
-        "",
-        description="Finished run directory whose weights the pretraining begins with: weights only, with a new "
-        "optimizer and schedule. Its content enters the fingerprint. Empty: random weights.",
-    )
-
-    def external_inputs(self) -> dict[str, object]:
-        return {"init_from": identity(self.init_from)} if self.init_from else {}
 
     @model_validator(mode="after")
     def _heads_divide(self) -> FromScratch:
@@ -237,12 +230,10 @@ class EncoderDecoder(FromScratch):
 
 
 class PretrainedDirectory(Configuration):
-    """A model and its tokenizer in a local folder, as `save_pretrained` writes them, or in one GGUF file."""
+    """A model and its tokenizer in a local folder, as `save_pretrained` writes them."""
 
-    source: Literal["directory"] = scientific("directory", description="A local folder or GGUF file.")
-    path: LocalPath = execution(
-        description="The folder, or a .gguf file. Its content enters the fingerprint, not its place."
-    )
+    source: Literal["directory"] = scientific("directory", description="A local folder.")
+    path: LocalPath = execution(description="The folder. Its content enters the fingerprint, not its place.")
 
     def external_inputs(self) -> dict[str, object]:
         return {"files": model_files.model_manifest(self.path)}

@@ -9,16 +9,14 @@ tokenizer with code of its own: one of the library's would load, and might cut t
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import durable
 from storage.errors import BadInput
-from tasks.language import model_files
 from tasks.language.configuration import PretrainedDirectory, PretrainedHub
 from tasks.language.hub import reachable
 
@@ -45,7 +43,7 @@ class Place:
 
 @contextmanager
 def place_of(config: Path | PretrainedDirectory | PretrainedHub, cache: Path = Path()) -> Iterator[Place]:
-    """A folder, a GGUF file, or a model of the hub, which is kept below `cache`.
+    """A folder, or a model of the hub, which is kept below `cache`.
 
     Whatever goes wrong while it is loaded is BadInput that names it; a lost connection is a ConnectionError.
     """
@@ -61,22 +59,19 @@ def place_of(config: Path | PretrainedDirectory | PretrainedHub, cache: Path = P
             yield Place(config.model, what, {"revision": config.revision, "cache_dir": str(cache / "hub")})
         return
     path = config if isinstance(config, Path) else Path(config.path).expanduser()
-    gguf = path.suffix == model_files.GGUF_SUFFIX
-    what, options = f"the {'GGUF file' if gguf else 'model folder'} {path}", {"gguf_file": path.name} if gguf else {}
-    with ExitStack() as stack:
-        given = stack.enter_context(_gguf_alone(path)) if gguf else path
-        if not given.is_dir():
-            raise BadInput(f"{what} is not there: give as model.path the folder that save_pretrained wrote")
-        try:
-            with _without_its_code(what):
-                yield Place(given, what, {"local_files_only": True, **options})
-        except (BadInput, MemoryError):
-            raise
-        except Exception as error:  # what is damaged, and what is none, fails in many ways, all of them its own
-            raise BadInput(
-                f"{what} cannot be loaded: {type(error).__name__}: {error}. Copy all of it again, or save the model "
-                "and its tokenizer with save_pretrained, which writes safetensors (a pickle under that name is none)"
-            ) from error
+    what = f"the model folder {path}"
+    if not path.is_dir():
+        raise BadInput(f"{what} is not there: give as model.path the folder that save_pretrained wrote")
+    try:
+        with _without_its_code(what):
+            yield Place(path, what, {"local_files_only": True})
+    except (BadInput, MemoryError):
+        raise
+    except Exception as error:  # what is damaged, and what is none, fails in many ways, all of them its own
+        raise BadInput(
+            f"{what} cannot be loaded: {type(error).__name__}: {error}. Copy all of it again, or save the model "
+            "and its tokenizer with save_pretrained, which writes safetensors (a pickle under that name is none)"
+        ) from error
 
 
 def model(
@@ -88,16 +83,13 @@ def model(
     own.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GgufConfig
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     with place_of(config, cache) as place:
-        options = place.options
-        if "gguf_file" in options:  # from here on it is a plain model, which trains and saves as any other
-            options["quantization_config"] = GgufConfig(dequantize=True)
-        elif isinstance(place.given, Path) and (described := place.given / "config.json").is_file():
+        if isinstance(place.given, Path) and (described := place.given / "config.json").is_file():
             encoder_decoder = bool(durable.read_json(described).get("is_encoder_decoder"))
         loaded, report = (AutoModelForSeq2SeqLM if encoder_decoder else AutoModelForCausalLM).from_pretrained(
-            place.given, trust_remote_code=False, output_loading_info=True, dtype=torch.float32, **options
+            place.given, trust_remote_code=False, output_loading_info=True, dtype=torch.float32, **place.options
         )
     if code := getattr(loaded.config, "auto_map", None):
         if report["unexpected_keys"]:
@@ -116,9 +108,8 @@ def tokenizer(config: PretrainedDirectory | PretrainedHub, cache: Path) -> PreTr
 
     with place_of(config, cache) as place:
         loaded = AutoTokenizer.from_pretrained(place.given, trust_remote_code=False, **place.options)
-        if "gguf_file" not in place.options:  # AutoTokenizer passes over whatever the model's configuration says
-            with suppress(OSError, ValueError), _without_its_code(place.what):
-                AutoConfig.from_pretrained(place.given, trust_remote_code=False, **place.options)
+        with suppress(OSError, ValueError), _without_its_code(place.what):  # which AutoTokenizer passes over
+            AutoConfig.from_pretrained(place.given, trust_remote_code=False, **place.options)
     if code := loaded.init_kwargs.get("auto_map"):
         raise _needs_code(place.what, code)
     return loaded
@@ -136,18 +127,6 @@ def rows(dataset: str, **options: str | None) -> IterableDataset:
     from datasets import load_dataset
 
     return load_dataset(dataset, streaming=True, **options)
-
-
-@contextmanager
-def _gguf_alone(path: Path) -> Iterator[Path]:
-    """Yields a temporary folder that holds nothing but a link to this GGUF file.
-
-    transformers also reads settings beside a model file, and those are not in the file's digest.
-    """
-    model_files.require_gguf(path)
-    with tempfile.TemporaryDirectory(prefix="ratchet-gguf-") as folder:
-        (Path(folder) / path.name).symlink_to(path.resolve())
-        yield Path(folder)
 
 
 @contextmanager

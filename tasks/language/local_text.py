@@ -31,9 +31,9 @@ from tasks.language.pairs import joined, labelled
 ROWS_AT_ONCE = 500
 BOM = "\ufeff"
 """Begins a file, or stands in a text that was joined from files: no character of a text."""
-DECODER, SPACE = json.JSONDecoder(), f" \t\r\n{BOM}"
-WITHOUT_COLUMN = 10_000
-"""Objects of a JSON file may lack the text, but not so many from the beginning: the column has another name then."""
+SPACE = f" \t\r\n{BOM}"
+
+
 SHOWN = 5
 NOT_VALID = (ValueError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException)
 """Errors of the libraries for a file that is no such file, is cut off or damaged; beside OSError without a number."""
@@ -148,14 +148,12 @@ def _whole_text(file: io.BufferedReader, text: LocalFiles, where: str) -> Rows:
 
 
 def _json_rows(file: io.BufferedReader, text: LocalFiles, where: str) -> Rows:
-    """JSON lines, whose rows are their lines; or an array, or values over several lines, which are held in memory."""
+    """JSON lines, whose rows are their lines; or an array, which is held in memory."""
     known, names, columns = False, list[str](), columns_of(text)
     for row, value in _json_values(iter(_lines(file))):
         if isinstance(value, dict):
             known = known or value.keys() >= {*columns}
             names = list(value)
-            if not known and row >= WITHOUT_COLUMN:
-                break
             lacking = [column for column in columns[1:] and columns if column not in value]
             yield (
                 row,
@@ -180,13 +178,13 @@ def _json_values(lines: Iterator[bytes | str]) -> Iterator[tuple[int, object]]:
     for number, line in enumerate(lines, 1):
         if not (content := line.strip()):
             continue
-        whole = first and (content in (b"{", "{") or content[:1] in (b"[", "["))
+        whole = first and content[:1] in (b"[", "[")
         first = False
         try:
             text = "".join(
                 part.decode() if isinstance(part, bytes) else part for part in chain([line], lines if whole else ())
             )
-            values = list(_decoded_json(text))
+            value = json.loads(text.strip(SPACE))
         except UnicodeDecodeError as error:
             yield 0 if whole else number, ValueError(external.wrong_byte(error))
             continue
@@ -194,18 +192,7 @@ def _json_values(lines: Iterator[bytes | str]) -> Iterator[tuple[int, object]]:
             no_text = isinstance(line, bytes) and b"\0" in line
             yield 0 if whole else number, ValueError(external.NO_TEXT if no_text else f"is no JSON: {error}")
             continue
-        for count, value in enumerate(values, 1):
-            yield (count if whole else number), value
-
-
-def _decoded_json(text: str) -> Iterator[object]:
-    """The values that stand one after the other; of an array its elements."""
-    at = len(text) - len(text.lstrip(SPACE))
-    while at < len(text):
-        value, at = DECODER.raw_decode(text, at)
-        yield from value if isinstance(value, list) else [value]
-        while text[at : at + 1] and text[at] in SPACE:
-            at += 1
+        yield from enumerate(value, 1) if whole else [(number, value)]
 
 
 def _lines(file: io.BufferedReader) -> Iterable[bytes | str]:

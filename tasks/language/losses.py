@@ -37,9 +37,6 @@ class LossDifference(Result):
     difference_nats_per_token: float
     interval_nats_per_token: list[float]
     p_value: float
-    confidence_level: float
-    documents: int
-    sources: int
 
 
 def summary(rows: Rows, model: str) -> ModelLoss:
@@ -93,18 +90,14 @@ def paired_difference(
     sums = sums_by_source(paired, ("loss", "reference", "tokens"))
     difference, tokens = sums["loss"] - sums["reference"], sums["tokens"]
     span = interval(_per_token, [difference, tokens], resamples, confidence_level)
-    sources = len(tokens)
     if span is None:
-        raise ValueError(f"{sources} source gives no interval: score documents of two or more")
+        raise ValueError(f"{len(tokens)} source gives no interval: score documents of two or more")
     return LossDifference(
         model=model,
         reference=reference,
         difference_nats_per_token=float(difference.sum() / tokens.sum()),
         interval_nats_per_token=span,
         p_value=exchange_p_value(_per_token, [sums["loss"], tokens], [sums["reference"], tokens]),
-        confidence_level=confidence_level,
-        documents=len(a),
-        sources=sources,
     )
 
 

@@ -117,7 +117,7 @@ def pretrained(
 
 
 def load(path: Path) -> PreTrainedModel:
-    """A model in fp32: a folder that `save_pretrained` wrote, or a GGUF file; BadInput when weights are missing."""
+    """A model in fp32, of a folder that `save_pretrained` wrote; BadInput when weights are missing."""
     return pretrained(path, path.parent)
 
 

@@ -5,7 +5,6 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.stage.result import Result
-from tasks.training.initial import InitialWeights
 
 
 class SplitSummary(Result):
@@ -106,12 +105,9 @@ class SetupResult(Result):
 
 
 class BaseResult(Result):
-    """base: the model that all arms start from, and the run whose weights it began with, if any.
+    """base: the model that all arms start from.
 
-    `validation_losses`, in nats per token, are those of the model itself (`base`) and of what it is held against;
-    `snapshots`: share of its training -> the same.
+    `validation_losses`, in nats per token, are those of the model itself (`base`) and of what it is held against.
     """
 
     validation_losses: dict[str, float]
-    snapshots: dict[str, float]
-    init_from: InitialWeights | None = None

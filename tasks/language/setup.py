@@ -20,15 +20,13 @@ import numpy as np
 
 from storage import durable
 from storage.errors import BadInput
-from storage.external import local_files
 from tasks.language import blocks, sources, tokenizer
-from tasks.language.configuration import DocstringPairs, HubStream, LocalFiles, PackageDocs
+from tasks.language.configuration import DocstringPairs, HubStream, PackageDocs
 from tasks.language.document import Document
 from tasks.language.pairs import SEPARATOR, beginning, docstring_pairs, pack_pairs, packed_split, parted
 from tasks.language.result import SetupResult
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
 from tasks.language.stages import PairsConfig, SetupConfig, TextConfig
-from tasks.stage.preflight import require_disk
 from tasks.stage.run import StageRun
 
 if TYPE_CHECKING:
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 PACKED_SPLITS = ("train", "validation")
 PARTS = 4
 REPORT_DOCUMENTS = 1000
-BYTES_PER_CHARACTER = 8  # text twice in Parquet (cache, splits) and packed tokens, generously
-TYPICAL_HUB_CHARACTERS = 10_000  # a document of The Pile has 6 000 on average
 
 
 def setup(run: StageRun, config: TextConfig) -> SetupResult:
@@ -48,7 +44,6 @@ def setup(run: StageRun, config: TextConfig) -> SetupResult:
     `text/` are functions of the configuration and the text. Raises BadInput, and CheckFailed when the splits
     share anything.
     """
-    require_disk(run.directory, _expected_characters(config) * BYTES_PER_CHARACTER)
     skipped: Counter[str] = Counter()
     text = _cut(run, config, skipped)
     with run.publish("text") as folder:
@@ -110,15 +105,6 @@ def _watched(run: StageRun, part: int, doing: str, documents: Iterable[Document]
         if count % REPORT_DOCUMENTS == 0:
             _begin(run, part, f"{doing}: {count} documents")
         yield document
-
-
-def _expected_characters(config: TextConfig) -> int:
-    if isinstance(config.text, PackageDocs):
-        return config.text.max_characters
-    if isinstance(config.text, LocalFiles):
-        return sum(path.stat().st_size for _, path in local_files(*config.text.paths))
-    held_out = getattr(config.text, "held_out", None)
-    return (config.text.max_documents + (held_out.max_documents if held_out else 0)) * TYPICAL_HUB_CHARACTERS
 
 
 def _pack(

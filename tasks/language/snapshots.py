@@ -1,5 +1,6 @@
 """Models kept on the way of a training: after given shares of its steps, the same bytes after any kill."""
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -11,10 +12,7 @@ from transformers import PreTrainedModel
 from storage import durable
 from storage.errors import BadInput
 from tasks.language import model as language
-from tasks.language.pairs import packed_split
 from tasks.language.training import Checks
-from tasks.stage.execution import Execution
-from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.schedule import Schedule
 
@@ -24,14 +22,8 @@ DESCRIPTION = "snapshot.json"
 def snapshot_checks(run: StageRun, text: StageInput, folders: dict[str, float], schedule: Schedule) -> Checks:
     """Step -> checks that publish the model as it then is; `folders`: output folder -> share of the steps, at least 1.
 
-    These are the weights themselves, not their average where the budget asks for one. BadInput for a budget with
-    patience, whose steps nobody knows beforehand.
+    These are the weights themselves, not their average where the budget asks for one.
     """
-    if folders and schedule.budget.patience_validations is not None:
-        raise BadInput(
-            "snapshots are kept after shares of a training's steps, whose number budget.patience_validations leaves "
-            "open: leave one of the two out"
-        )
     checks: Checks = {}
     for folder, share in folders.items():
         step = max(1, round(share * schedule.total_steps))
@@ -39,16 +31,12 @@ def snapshot_checks(run: StageRun, text: StageInput, folders: dict[str, float], 
     return checks
 
 
-def snapshot_losses(
-    run: StageRun, text: StageInput, folders: dict[str, float], execution: Execution
-) -> dict[str, float]:
-    """Share, as in "0.5" -> validation loss in nats per token of the snapshot that lies on disk.
+def list_snapshots(run: StageRun, folders: Iterable[str]) -> None:
+    """Makes sure that the stage's outputs list every snapshot, also when an earlier attempt published it.
 
-    Makes sure that the stage's outputs list every snapshot, also when an earlier attempt published it. BadInput when
-    one is missing that can only have been taken away, since the training is past its step.
+    BadInput when one is missing that can only have been taken away, since the training is past its step.
     """
-    validation, losses = packed_split(text.path / "text", "validation"), {}
-    for folder, share in folders.items():
+    for folder in folders:
         if not _is_there(run, folder):
             raise BadInput(
                 f"{run.directory / folder} is missing, and the training is past its step: delete "
@@ -56,11 +44,6 @@ def snapshot_losses(
             )
         if folder not in run.outputs:
             run.outputs.append(folder)
-        model = language.load(run.directory / folder).to(device(execution))
-        losses[f"{share:g}"] = language.validation_loss(
-            model, validation, execution.micro_batch_examples, run.progress.touch
-        )
-    return losses
 
 
 def _publish(run: StageRun, text: StageInput, folder: str, step: int, model: nn.Module) -> None:

@@ -145,13 +145,13 @@ def package_documents(packages: list[str], cache: Path) -> Iterator[Document]:
     """Docstrings of at least MIN_WORDS words of the standard library, then of each named distribution.
 
     The source is the module file, "python/json/decoder.py" or "numpy/linalg/_linalg.py". Extractions are kept
-    as `<cache>/package-docs/<name>-<version>.parquet`. Raises BadInput for a distribution that is not
-    installed, does not list its files, or has no such docstring.
+    as `<cache>/package-docs/<name>-<version>.parquet`. Raises BadInput for a distribution without such
+    a docstring; that each is installed was asked before.
     """
     folder = cache / "package-docs"
     yield from _cached(folder / f"python-{platform.python_version()}.parquet", _stdlib_files())
     for name in packages:
-        distribution = _distribution(name)
+        distribution = importlib.metadata.distribution(name)
         file = folder / f"{name.lower()}-{distribution.version}.parquet"
         files = list(_cached(file, _distribution_files(distribution)))
         if not files:
@@ -177,22 +177,8 @@ def _stdlib_files() -> Iterator[tuple[str, Path]]:
             yield f"python/{relative.as_posix()}", path
 
 
-def _distribution(name: str) -> importlib.metadata.Distribution:
-    try:
-        return importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        raise BadInput(
-            f"text.packages names {name!r}, which is not installed here: install it or take it off the list"
-        ) from None
-
-
 def _distribution_files(distribution: importlib.metadata.Distribution) -> Iterator[tuple[str, Path]]:
-    if distribution.files is None:
-        raise BadInput(
-            f"text.packages: the installed {distribution.name} does not list its files (no RECORD): "
-            "install it again with pip or take it off the list"
-        )
-    for file in sorted(distribution.files, key=str):
+    for file in sorted(distribution.files or [], key=str):
         inside = ".." not in file.parts and not TEST_FOLDERS.intersection(file.parts)
         if inside and file.suffix == ".py":
             yield file.as_posix(), Path(str(distribution.locate_file(file)))

@@ -102,8 +102,6 @@ class BaseConfig(OfLanguageStudy):
     model: Model = scientific(description="Where the model comes from.")
     checks: BaseChecks = scientific(description="When it counts as trained.")
     snapshots: list[float]
-    models_of_study: int = execution(description="Models that all stages of the study keep, for the room on the disk.")
-    trainings_of_study: int = execution(description="Trainings of the study, each with checkpoints of its own.")
 
 
 class PairBaseConfig(BaseConfig):

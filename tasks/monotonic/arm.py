@@ -30,12 +30,12 @@ CONTROL: Final = "random-replacements"
 
 @dataclass(frozen=True)
 class Arm:
-    """How one arm is made. `signs` None: it starts from the base model itself; `start` and `by` None: as monotonic."""
+    """How one arm is made. `signs` None: it starts from the base model itself; `start` None: as monotonic."""
 
     meaning: str
     signs: Signs | None
     start: Start | None = None
-    by: By | None = None
+    by: By = "projection"
     placebo: bool = False
     """True where an effect on monotonic must exceed the one on it: it does the same damage without the constraint, or
     has the constraint without restricting anything."""
@@ -47,12 +47,9 @@ class Arm:
             return "positive-part"  # no shift gives weights of both signs
         return self.start or constraint.start
 
-    def kept(self, constraint: Constraint) -> By:
-        return self.by or constraint.by
-
     def equals_monotonic(self, constraint: Constraint) -> bool:
-        ours = (self.signs, self.started(constraint), self.kept(constraint))
-        return ours == (ARMS[MONOTONIC].signs, constraint.start, constraint.by)
+        monotonic = ARMS[MONOTONIC]
+        return (self.signs, self.started(constraint), self.by) == (monotonic.signs, constraint.start, monotonic.by)
 
 
 ARMS: dict[str, Arm] = {
@@ -62,7 +59,6 @@ ARMS: dict[str, Arm] = {
         "placebo: every constrained weight keeps the sign that it has in base",
         "own",
         "positive-part",
-        "projection",
         placebo=True,
     ),
     "random-signs": Arm("placebo: as monotonic, with a sign drawn at random for each weight", "random", placebo=True),
@@ -72,14 +68,11 @@ ARMS: dict[str, Arm] = {
     "unconstrained-start": Arm(
         "placebo: starts as monotonic, then trained without constraint", "non-negative", by="free", placebo=True
     ),
-    "feed-forward-off": Arm(
-        "placebo: the constrained weights are 0 and stay so", "off", "positive-part", "projection", placebo=True
-    ),
+    "feed-forward-off": Arm("placebo: the constrained weights are 0 and stay so", "off", "positive-part", placebo=True),
     "shifted": Arm(
         "non-negative weights at no cost: base moved up by what its LayerNorms take away again, the same function",
         "non-negative",
         "shifted",
-        "projection",
         placebo=True,
     ),
     "earlier-system": Arm(
@@ -112,32 +105,22 @@ Variants = dict[str, dict[str, list[str]]]
 """Variant -> class of a sublayer -> attributes of it that hold a constrained matrix."""
 
 
-def _plain(feed_forward: str, into: str, out_of: str, attention: str, attention_out: str) -> Variants:
-    return {
-        "mlp_in": {feed_forward: [into]},
-        "mlp_both": {feed_forward: [into, out_of]},
-        "mlp_in_attn_out": {feed_forward: [into], attention: [attention_out]},
-    }
+def _plain(feed_forward: str, into: str, out_of: str) -> Variants:
+    return {"mlp_in": {feed_forward: [into]}, "mlp_both": {feed_forward: [into, out_of]}}
 
 
 def _gated(feed_forward: str, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> Variants:
     return {"gated_updown": {feed_forward: [up, down]}, "gated_all": {feed_forward: [gate, up, down]}}
 
 
-T5 = "T5DenseActDense"
-PARTS = {"mlp_both_encoder": "encoder.", "mlp_both_decoder": "decoder."}
-"""Variant of one half of an encoder-decoder -> how the names of its layers begin."""
-
-
 ARCHITECTURES: dict[str, Variants] = {
-    "gpt_neox": _plain("GPTNeoXMLP", "dense_h_to_4h", "dense_4h_to_h", "GPTNeoXAttention", "dense"),
-    "gpt2": _plain("GPT2MLP", "c_fc", "c_proj", "GPT2Attention", "c_proj"),
+    "gpt_neox": _plain("GPTNeoXMLP", "dense_h_to_4h", "dense_4h_to_h"),
+    "gpt2": _plain("GPT2MLP", "c_fc", "c_proj"),
     "llama": _gated("LlamaMLP"),
     "qwen2": _gated("Qwen2MLP"),
     "qwen3": _gated("Qwen3MLP"),
     "t5": {
-        "mlp_in": {T5: ["wi"]},
-        **{variant: {T5: ["wi", "wo"]} for variant in ("mlp_both", *PARTS)},
+        **_plain("T5DenseActDense", "wi", "wo"),
         **_gated("T5DenseGatedActDense", "wi_0", "wi_1", "wo"),
     },
 }

@@ -1,10 +1,9 @@
-"""constrain, train-baseline, train-monotonic, train-placebo, choose: where arms start, and how all are trained.
+"""constrain, train-baseline, train-monotonic, train-placebo: where arms start, and how all are trained.
 
 One training function and one budget serve every arm. The arms differ in where they start and in what keeps the signs of
 the constrained layers. Everything else is the same code with the same numbers.
 """
 
-import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -13,11 +12,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from storage import durable
-from storage.errors import BadInput, require_equal
+from storage.errors import BadInput
 from tasks.language import model as language
 from tasks.language.pairs import packed_split
-from tasks.language.snapshots import snapshot_checks, snapshot_losses
+from tasks.language.snapshots import list_snapshots, snapshot_checks
 from tasks.language.stages import snapshot_folder
 from tasks.language.training import Checks, train_language_model
 from tasks.monotonic import keep
@@ -31,37 +29,27 @@ from tasks.monotonic.constraint import (
     verify,
 )
 from tasks.monotonic.keep import measure_movement, movement_checks
-from tasks.monotonic.result import ArmResult, ConstrainResult, Liveness
-from tasks.monotonic.stages import VALIDATION, ChooseConfig, ConstrainConfig, Start, TrainConfig
+from tasks.monotonic.result import ArmResult, Liveness
+from tasks.monotonic.stages import ConstrainConfig, Start, TrainConfig
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.problem import adamw
 from tasks.training.schedule import Schedule
-from tasks.training.trained import Trained, metric_rows
 
 
-def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: StageInput) -> ConstrainResult:
+def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: StageInput) -> dict[str, object]:
     """Publishes `signs/`, the sign that each constrained weight may have, and `model/`, where training starts."""
-    variant, batch_size = config.variant, config.execution.micro_batch_examples
-    validation = packed_split(text.path / "text", "validation")
+    variant = config.variant
     model = language.load(base.path / "model").to(device(config.execution))
     allowed = signs_of(model, variant, config.signs, config.seeds)
     set_start(model, variant, allowed, config.start)
-    verified = verify(model, variant, allowed)
-    loss = language.validation_loss(model, validation, batch_size, run.progress.touch)
-
-    layers = constrained_modules(model.cpu(), variant)
-    originals = constrained_modules(language.load(base.path / "model"), variant)
-    changed = sum(int((layers[name].weight != original.weight).sum()) for name, original in originals.items())
+    verify(model, variant, allowed)
     with run.publish("signs") as folder:
         allowed.save(folder)
     with run.publish("model") as folder:
-        language.save(model, text.path / "text" / "tokenizer", folder)
-    return ConstrainResult(
-        share_of_weights_changed=changed / verified.weights_checked,
-        validation_loss_nats_per_token=loss,
-    )
+        language.save(model.cpu(), text.path / "text" / "tokenizer", folder)
+    return {}
 
 
 def train_arm(run: StageRun, config: TrainConfig, text: StageInput, start: StageInput) -> ArmResult:
@@ -104,11 +92,11 @@ def train_arm(run: StageRun, config: TrainConfig, text: StageInput, start: Stage
     keep.bake(model, config.variant)
     with run.publish("model") as folder:
         language.save(model, text.path / "text" / "tokenizer", folder)
+    list_snapshots(run, snapshots)
     return ArmResult(
         constraint=verified,
         sublayers=_liveness(run, model, text, config.variant, config.execution),
         movement=measure_movement(model, config.variant, load_start()),
-        snapshots=snapshot_losses(run, text, snapshots, config.execution),
     )
 
 
@@ -122,33 +110,6 @@ def _liveness(run: StageRun, model: PreTrainedModel, text: StageInput, variant: 
         after_batch=run.progress.touch,
     )
     return measure_liveness(model.to(device(execution)), variant, loss)
-
-
-def choose(run: StageRun, config: ChooseConfig, **trials: StageInput) -> ArmResult:
-    """Publishes the chosen training's `model/`, snapshots and metrics as its own; of equals the first."""
-    results = {role: ArmResult.read(stage) for role, stage in trials.items()}
-    numerics = {role: durable.read_json(stage.run.stage_file)["numerics"] for role, stage in trials.items()}
-    first = next(iter(trials))
-    for role, stage in trials.items():
-        same = f"all trials of an arm ran on the same numerics throughout, {stage.run.path} as {trials[first].run.path}"
-        require_equal(same, (numerics[role], stage.numerics_changes), (numerics[first], []))
-    rows = {role: metric_rows(stage.run.metrics_file) for role, stage in trials.items()}
-    losses = {role: Trained.of_rows(of_trial, VALIDATION).best for role, of_trial in rows.items()}
-    best = min(losses, key=losses.__getitem__)
-    for name in ["model", *(snapshot_folder(float(share)) for share in results[best].snapshots)]:
-        with run.publish(name) as folder:
-            shutil.copytree(trials[best].path / name, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
-    with run.publish_file("metrics.jsonl") as file:
-        shutil.copyfile(trials[best].run.metrics_file, file)
-    return results[best].model_copy(
-        update={
-            "numerics": numerics[first],
-            "trials": {
-                f"{stage.configuration(TrainConfig).budget.learning_rate:g}": losses[role]
-                for role, stage in trials.items()
-            },
-        }
-    )
 
 
 NORMS = {
@@ -168,11 +129,9 @@ def shift(model: PreTrainedModel, variant: str) -> None:
     column of W_out adds d times the unit to every coordinate of the residual stream, whose mean each later LayerNorm
     takes away. With c and d large enough all weights are >= 0, and the model is the function that it was.
 
-    In float64, then rounded to the weights' format. BadInput for a variant or a network with which that cannot be: it
-    needs LayerNorm with a scale above 0, with its mean taken away, and no constrained attention.
+    In float64, then rounded to the weights' format. BadInput for a network with which that cannot be: it needs
+    LayerNorm with a scale above 0, with its mean taken away.
     """
-    if variant not in ("mlp_in", "mlp_both"):
-        raise BadInput(f"constraint.start shifted exists for the variants mlp_in and mlp_both, not for {variant}")
     blocks = [
         (getattr(block, norm), getattr(getattr(block, holder), into), getattr(getattr(block, holder), out_of))
         for block in model.modules()

@@ -1,7 +1,6 @@
 """What an audit asks of the models of arms: losses on the validation split, as they are and with sublayers replaced,
 signs, movement and order. Losses go through transformers' own forward, one text or pair at a time without padding."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,13 +14,12 @@ from tasks.findings.audit import Again, Asked
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.pairs import Pairs
-from tasks.language.result import BaseResult
 from tasks.monotonic.arm import ARMS
-from tasks.monotonic.certificate import certify_sublayer, fall_in_float64, proof, scope
+from tasks.monotonic.certificate import against_a_proof, certify_sublayer, fall_in_float64, scope
 from tasks.monotonic.constraint import AllowedSigns
 from tasks.monotonic.keep import measure_movement
 from tasks.monotonic.order import order_on_text
-from tasks.monotonic.result import ArmResult, ConstrainResult, ModelOrder, VerifiedWeights
+from tasks.monotonic.result import ArmResult, ModelOrder, VerifiedWeights
 from tasks.monotonic.stages import ASKED
 from tasks.monotonic.sublayer import feed_forward_sublayers
 from tasks.stage.run import StageInput
@@ -70,25 +68,12 @@ class Validation:
 
 
 def validation_losses(recorded: Mapping[str, float], computed: Callable[[str], float]) -> Asked[str]:
-    """Of each name, such as `base` or `base@0.5`, the loss on the validation split."""
+    """Of each name, such as `base` or `untrained`, the loss on the validation split."""
 
     def again(name: str) -> Iterator[Again]:
         yield Again(f"the validation loss of {name}", recorded[name], computed(name))
 
     return _asked("validation losses", list(recorded), again)
-
-
-def recorded_losses(base: StageInput, models: Mapping[str, str], stages: Stages) -> dict[str, float]:
-    """Name -> the validation loss that a stage recorded; `models`: name -> role of the stage that kept it/folder."""
-    losses = dict(BaseResult.read(base).validation_losses)
-    for name, place in models.items():
-        role, _, folder = place.partition("/")
-        if folder.startswith("snapshots/"):
-            snapshots = BaseResult if role == "base" else ArmResult
-            losses[name] = snapshots.read(stages[role]).snapshots.get(folder.partition("/")[2], math.nan)
-        elif role.startswith("start-"):
-            losses[name] = ConstrainResult.read(stages[role]).validation_loss_nats_per_token
-    return losses
 
 
 def liveness(name: str, arm: ArmResult, model: PreTrainedModel, on: Validation) -> Iterator[Asked[Any]]:
@@ -196,8 +181,8 @@ def movement(name: str, arm: ArmResult, model: PreTrainedModel, start: StageInpu
 def order(
     name: str, recorded: ModelOrder, model: PreTrainedModel, variant: str, seen: Mapping[str, torch.Tensor]
 ) -> Asked[str]:
-    """Proofs and bounds of all sublayers from their weights, the pair of inputs that refutes one, and how far they keep
-    order on text; by the stage's own formulas. What is called unknown is searched again, for a pair that refutes it."""
+    """Proofs of all sublayers from their weights, the pair of inputs that refutes one, and how far they keep order on
+    text; by the stage's own formulas. What is called unknown is searched again, for a pair that refutes it."""
     sublayers = {sublayer.name: sublayer for sublayer in feed_forward_sublayers(model, variant)}
     certificate, worst = recorded.certificate, recorded.certificate.sublayers[0]
     on_text, of_text = order_on_text([*sublayers.values()], seen).as_json(), recorded.on_text.as_json()
@@ -223,7 +208,7 @@ def order(
             yield _same(f"a pair refutes the order of {name}", pair is not None, certificate.certified == "no")
         else:
             recorded = next((own for own in certificate.sublayers if own.sublayer == part), None)
-            against, bound = proof(sublayers[part])
+            against = against_a_proof(sublayers[part])
             answer = (
                 None
                 if recorded is None
@@ -233,9 +218,6 @@ def order(
             if recorded is not None and recorded.certified == "unknown":
                 refuted = certify_sublayer(sublayers[part], seen[part]).certified == "no"
                 yield Again(f"whether a pair refutes the order of {part} of {name}", 0.0, float(refuted))
-            if recorded is not None and bound is not None:
-                computed = recorded.worst_violation_bound if recorded.worst_violation_bound is not None else math.nan
-                yield Again(f"the bound of {part} of {name}", computed, bound, abs(bound) or 1.0)
 
     return _asked("order", ["text", "worst", *sublayers], again)
 

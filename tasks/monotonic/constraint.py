@@ -3,9 +3,8 @@
 W >= 0 (Cooper et al., arXiv 2602.02686) makes a feed-forward sublayer monotone only under a non-decreasing
 activation; GELU, which GPT-NeoX and GPT-2 use, decreases below about -0.75. A gated sublayer (Llama, Qwen),
 W_down(SiLU(W_gate x) * W_up x), is covered by no theorem at all: SiLU decreases below about -1.28, and a product of
-two functions that grow need not grow where one of them is negative, even with all three matrices non-negative. With
-an attention output constrained, what attention mixes is still anything. So this is a constraint on weights of named
-sublayers: never a claim that the model, or even the sublayer, is a monotone function.
+two functions that grow need not grow where one of them is negative, even with all three matrices non-negative. So it
+constrains weights of named sublayers: never a claim that the model, or even the sublayer, is a monotone function.
 
 Under LayerNorm (GPT-NeoX, GPT-2) W >= 0 in both matrices does not even restrict what the network can compute. What a
 LayerNorm with scale g gives lies in a plane sum(x / g) = const, so c / g may be added to each row of W_in, its bias
@@ -31,7 +30,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from storage.errors import BadInput, CheckFailed
-from tasks.monotonic.arm import ARCHITECTURES, PARTS
+from tasks.monotonic.arm import ARCHITECTURES
 from tasks.monotonic.result import VerifiedWeights
 from tasks.monotonic.stages import Signs
 
@@ -53,17 +52,8 @@ def constrained_modules(model: PreTrainedModel, variant: str) -> dict[str, nn.Mo
 
 
 def constrained_sublayers(model: PreTrainedModel, variant: str) -> dict[str, nn.Module]:
-    """Dotted name -> what writes to the residual stream through a constrained layer; errors as above.
-
-    The feed-forward module as a whole, which maps tokens one by one; in attention its output layer alone.
-    """
-    sublayers: dict[str, nn.Module] = {}
-    for name, (holder, attributes) in _holders(model, variant).items():
-        if type(holder).__name__.endswith("Attention"):
-            sublayers |= {f"{name}.{attribute}": getattr(holder, attribute) for attribute in attributes}
-        else:
-            sublayers[name] = holder
-    return sublayers
+    """Dotted name -> the feed-forward module of each constrained layer, which maps token by token; errors as above."""
+    return {name: holder for name, (holder, _) in _holders(model, variant).items()}
 
 
 def _holders(model: PreTrainedModel, variant: str) -> dict[str, tuple[nn.Module, list[str]]]:
@@ -76,15 +66,9 @@ def _holders(model: PreTrainedModel, variant: str) -> dict[str, tuple[nn.Module,
             f"which has {', '.join(variants)}: set constraint.variant to one of these"
         )
     by_name: dict[str, tuple[nn.Module, list[str]]] = {}
-    part, config = PARTS.get(variant, ""), model.config
-    blocks = {"encoder.": config.num_hidden_layers, "decoder.": getattr(config, "num_decoder_layers", 0)}
-    expected = blocks[part] if part else sum(blocks.values())
+    expected = model.config.num_hidden_layers + getattr(model.config, "num_decoder_layers", 0)
     for kind, attributes in variants[variant].items():
-        holders = {
-            name: module
-            for name, module in model.named_modules()
-            if name.startswith(part) and _is(module, architecture, kind)
-        }
+        holders = {name: module for name, module in model.named_modules() if _is(module, architecture, kind)}
         kinds = {type(module).__name__ for module in model.modules()}
         fitting = [name for name, classes in variants.items() if classes.keys() <= kinds]
         if not holders and fitting:
@@ -101,21 +85,14 @@ def _holders(model: PreTrainedModel, variant: str) -> dict[str, tuple[nn.Module,
 
 
 def _architecture(model: PreTrainedModel, variant: str) -> str:
-    """The one architecture whose sublayers the model has; BadInput when there is none, or several."""
-    kinds = {
-        name: {kind for classes in variants.values() for kind in classes} for name, variants in ARCHITECTURES.items()
-    }
-    named = {
-        name for module in model.modules() for name in ARCHITECTURES if any(_is(module, name, k) for k in kinds[name])
-    }
-    if len(named) != 1:
-        known = ", ".join(f"{name} ({'/'.join(sorted(kinds[name]))})" for name in ARCHITECTURES)
-        mixed = f" alone, but of {' and '.join(sorted(named))}" if named else ""
+    """The model's architecture, as transformers calls it; BadInput where it is not known here."""
+    named = getattr(getattr(model, "config", None), "model_type", "")
+    if named not in ARCHITECTURES:
         raise BadInput(
-            f"constraint.variant {variant} matches no layer of {type(model).__name__}{mixed}: known architectures are "
-            f"{known}. Use a model of one of these"
+            f"constraint.variant {variant} matches no layer of {type(model).__name__}: known architectures are "
+            f"{', '.join(ARCHITECTURES)}. Use a model of one of these"
         )
-    return named.pop()
+    return named
 
 
 def _is(module: nn.Module, architecture: str, kind: str) -> bool:
@@ -159,7 +136,6 @@ def verify(model: PreTrainedModel, variant: str, allowed: AllowedSigns) -> Verif
 
 
 FILE = "signs.safetensors"
-PER_UNIT_VARIANT = "mlp_both"
 
 
 @dataclass(frozen=True)
@@ -179,14 +155,6 @@ class AllowedSigns:
                 f"the signs were made for {len(self.layers)} layers and the model has {len(layers)} of them; "
                 f"{odd[0]} is on one side only: constrain a model of this architecture and variant"
             )
-        for name, layer in layers.items():
-            shape = tuple(layer.weight.shape)
-            try:
-                fits = torch.broadcast_shapes(self.layers[name].shape, shape) == shape
-            except RuntimeError:
-                fits = False
-            if not fits:
-                raise BadInput(f"the signs of {name} are {tuple(self.layers[name].shape)} and its weights {shape}")
         return self.layers
 
     def save(self, folder: Path) -> None:
@@ -208,13 +176,11 @@ class AllowedSigns:
 def signs_of(model: PreTrainedModel, variant: str, kind: Signs, seeds: Sequence[int] = ()) -> AllowedSigns:
     """The signs that `kind` gives the layers of `variant`; `model` is the base model, with its own weights.
 
-    `seeds` are those of random signs, and nothing to others.
-
-    BadInput where `kind` is per-unit and the variant has no sublayer with both of its matrices constrained.
+    `seeds` are those of random signs, and nothing to others; per-unit signs are of a variant with both matrices.
     """
     layers = constrained_modules(model, variant)
     if kind == "per-unit":
-        return AllowedSigns(kind, _per_unit(layers, variant))
+        return AllowedSigns(kind, _per_unit(layers))
     if kind == "own":
         positive = torch.ones((), dtype=torch.int8)
         own = {
@@ -241,18 +207,13 @@ def _drawn(name: str, shape: torch.Size, seeds: Sequence[int]) -> torch.Tensor:
     return torch.from_numpy(2 * bits - 1).view(shape)
 
 
-def _per_unit(layers: Mapping[str, nn.Module], variant: str) -> dict[str, torch.Tensor]:
+def _per_unit(layers: Mapping[str, nn.Module]) -> dict[str, torch.Tensor]:
     """One sign for each hidden unit, of its row of the input and its column of the output projection.
 
     A unit with the sign s computes s a act(s w x + b), a and w >= 0, which does not decrease in x if act does not: so
     the sublayer is as monotone as with s = +1 everywhere. A unit takes the s whose side of 0 holds more of the squared
     weights of the unit in the base model, + where they are equal.
     """
-    if variant != PER_UNIT_VARIANT:
-        raise BadInput(
-            f"per-unit signs need a unit's input and output weights constrained, and constraint.variant {variant} "
-            f"does not constrain both (or gates them): take {PER_UNIT_VARIANT}, or leave the arm out"
-        )
     names, signs = list(layers), {}
     for into, out_of in zip(names[::2], names[1::2], strict=True):
         w_in_HD = matrix(layers[into], layers[into].weight).double()

@@ -142,26 +142,14 @@ def measure_movement(model: PreTrainedModel, variant: str, start: PreTrainedMode
     """
     layers = constrained_modules(model, variant)
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
-    constrained: dict[str, np.ndarray] = {}
-    free: list[np.ndarray] = []
-    zeros = left = 0
+    constrained, free = list[np.ndarray](), list[np.ndarray]()
     for name, module in start.named_modules():
         weight, there = getattr(module, "weight", None), model.get_submodule(name)
         if weight is None or weight.ndim < 2 or any(there.weight is table.weight for table in embeddings):
             continue
         before, now = (each.weight.detach().to("cpu", torch.float32) for each in (module, there))
-        if name in layers:
-            constrained[name] = _relative(before, now)
-            still = before == 0
-            zeros, left = zeros + int(still.sum()), left + int((now[still] != 0).sum())
-        else:
-            free.append(_relative(before, now))
-    return Movement(
-        constrained=_median(list(constrained.values())),
-        free=_median(free),
-        constrained_by_layer={name: _median([moved]) for name, moved in sorted(constrained.items())},
-        share_of_zeros_left=left / zeros if zeros else None,
-    )
+        (constrained if name in layers else free).append(_relative(before, now))
+    return Movement(constrained=_median(constrained), free=_median(free))
 
 
 def _relative(before: torch.Tensor, now: torch.Tensor) -> np.ndarray:
@@ -234,6 +222,6 @@ def require_movement(model: PreTrainedModel, variant: str, start: PreTrainedMode
 
 _FORMAT = "Steps smaller than half the spacing of the weights' number format are lost: keep fp32 weights"
 _ADVICE = (
-    "Through softplus a weight W moves by about W times a step: set constraint.by to projection, "
-    "or raise budget.learning_rate; in bf16 steps are lost: keep fp32 weights"
+    "Through softplus a weight W moves by about W times a step: raise budget.learning_rate; in bf16 steps are lost: "
+    "keep fp32 weights"
 )

@@ -22,19 +22,17 @@ from tasks.monotonic.stages import VALIDATION, ChooseConfig, Constraint, TrainCo
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput
 from tasks.training.budget import Budget
-from tasks.training.initial import InitialWeights
 from tasks.training.schedule import Schedule
 from tasks.training.trained import Trained, number_kept, weights_of
 
 
 class BaseFacts(Result):
-    """Facts of the report on the base model; `init_from` only where it began with the weights of another run."""
+    """Facts of the report on the base model."""
 
     architecture: str
     parameters: int
     source: str
     trained_check: TrainedCheck
-    init_from: InitialWeights | None = None
 
     @classmethod
     def of(cls, base: StageInput, kind: type[BaseConfig], blocks: Blocks) -> BaseFacts:
@@ -52,7 +50,6 @@ class BaseFacts(Result):
             parameters=number_kept(base.path / "model"),
             source=config.model.source,
             trained_check=require_trained(result.validation_losses, config.checks),
-            init_from=result.init_from,
         )
 
 

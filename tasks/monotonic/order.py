@@ -30,11 +30,7 @@ ROUNDING = 1e-12
 """A change of an output that is smaller, as a share of the largest output, is none."""
 
 
-def order_on_text(
-    sublayers: Sequence[FeedForward],
-    seen: Mapping[str, torch.Tensor],
-    after_sublayer: Callable[[], None] = lambda: None,
-) -> OrderOnText:
+def order_on_text(sublayers: Sequence[FeedForward], seen: Mapping[str, torch.Tensor]) -> OrderOnText:
     """How far sublayers keep order at inputs that text gives them: a measurement, not a proof.
 
     The order is that of hidden vectors, coordinate by coordinate. Text cannot be asked for it: a sublayer's inputs come
@@ -44,11 +40,7 @@ def order_on_text(
 
     `seen`: sublayer -> two or more inputs [N, D], as of `seen_inputs`; the model is in evaluation.
     """
-    rows = []
-    for sublayer in sublayers:
-        rows.append(_changes(sublayer, seen[sublayer.name]).ravel())
-        after_sublayer()
-    changes = np.concatenate(rows)
+    changes = np.concatenate([_changes(sublayer, seen[sublayer.name]).ravel() for sublayer in sublayers])
     size = float(np.abs(changes).sum())
     return OrderOnText(
         inputs=min(map(len, seen.values())),
@@ -163,5 +155,5 @@ def _model_order(run: StageRun, config: OrderConfig, folder: Path, texts: Texts)
 
     return ModelOrder(
         certificate=certify(model, config.variant, seen, after_sublayer),
-        on_text=order_on_text(feed_forward_sublayers(model, config.variant), seen, after_sublayer),
+        on_text=order_on_text(feed_forward_sublayers(model, config.variant), seen),
     )

@@ -42,17 +42,12 @@ class Movement(Result):
 
     `constrained` are the layers that the variant names (also of an arm that leaves them free), `free` all other
     matrices but the embeddings, whose rows move with their tokens alone. None where every weight started at 0.
-    `share_of_zeros_left` is the share of the constrained weights that started at 0 and did not end there; None where
-    none started at 0.
     """
 
     constrained: float | None
     free: float | None
-    constrained_by_layer: dict[str, float | None]
-    share_of_zeros_left: float | None
 
 
-Method = Literal["sign times slope", "interval bound of the Jacobian", "none"]
 Answer = Literal["no", "unknown", "yes"]
 ANSWERS: tuple[Answer, ...] = ("no", "unknown", "yes")
 """The worst first."""
@@ -70,18 +65,15 @@ class Counterexample(Result):
 class SublayerCertificate(Result):
     """Findings on one sublayer.
 
-    Both violations are slopes, an output's change per unit of |y - x|_1: the bound holds for every pair (None: there
-    is no bound), the other is the steepest that was found and verified. 0.0 is none.
+    `worst_violation_found` is a slope, an output's change per unit of |y - x|_1: the steepest that was found and
+    verified. 0.0 is none.
     """
 
     sublayer: str
     certified: Answer
-    method: Method
     reason: str
     tensors_checked: int
-    worst_violation_bound: float | None
     worst_violation_found: float
-    pairs_tried: int
     counterexample: Counterexample | None
 
 
@@ -96,7 +88,6 @@ class Certificate(Result):
     activation: str
     certified: Answer
     tensors_checked: int
-    pairs_tried: int
     sublayers: list[SublayerCertificate]
 
 
@@ -111,27 +102,16 @@ class OrderOnText(Result):
     lowest: float
 
 
-class ConstrainResult(Result):
-    """constrain: the base model with constrained weights, untrained; `signs/` holds the sign that each may have.
-
-    `share_of_weights_changed` is the share of them that the start does not leave at the base model's value.
-    """
-
-    share_of_weights_changed: float
-    validation_loss_nats_per_token: float
-
-
 class ArmResult(Result):
     """train-baseline, train-monotonic, train-placebo: what an arm's constrained layers became.
 
-    `constraint` is None for an arm that was trained without. `snapshots`: share of the training -> validation loss.
+    `constraint` is None for an arm that was trained without.
     `trials`, where several learning rates were tried: rate -> best validation loss; `numerics` are those of all trials.
     """
 
     constraint: VerifiedWeights | None
     sublayers: Liveness
     movement: Movement
-    snapshots: dict[str, float]
     trials: dict[str, float] = Field(default_factory=dict)
     numerics: dict[str, JsonValue] = Field(default_factory=dict)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import field_validator, model_validator
-
 from tasks.language.stages import TRAINING, LanguageExecution, OfLanguageStudy
 from tasks.stage.configuration import Configuration, scientific
 from tasks.stage.numerics import Numerics
@@ -17,9 +15,7 @@ DOCUMENTS = 32
 """First documents of the test split whose inputs of sublayers are looked at for their order."""
 
 
-Variant = Literal[
-    "mlp_in", "mlp_both", "mlp_in_attn_out", "mlp_both_encoder", "mlp_both_decoder", "gated_updown", "gated_all"
-]
+Variant = Literal["mlp_in", "mlp_both", "gated_updown", "gated_all"]
 Signs = Literal["non-negative", "own", "random", "per-unit", "off"]
 """Which sign every constrained weight may have.
 
@@ -33,14 +29,16 @@ By = Literal["free", "projection", "softplus"]
 
 
 class Constraint(Configuration):
-    """Which weights the monotonic arm keeps non-negative, and how."""
+    """Which weights the monotonic arm keeps non-negative, and where they start."""
+
+    REMOVED: ClassVar = {
+        "by": ("projection", "max(W, 0) follows each step, but for the arm earlier-system (softplus): leave it out")
+    }
 
     variant: Variant = scientific(
         "mlp_both",
-        description="mlp_in: the feed-forward input projection; mlp_both: input and output projection; "
-        "mlp_in_attn_out: feed-forward input and attention output; mlp_both_encoder, mlp_both_decoder: mlp_both in one "
-        "half of a T5. Gated networks (Llama, Qwen): gated_updown: up "
-        "and down projection; gated_all: the gate too.",
+        description="mlp_in: the feed-forward input projection; mlp_both: input and output projection. Gated networks "
+        "(Llama, Qwen): gated_updown: up and down projection; gated_all: the gate too.",
     )
     start: Start = scientific(
         "positive-part",
@@ -48,27 +46,6 @@ class Constraint(Configuration):
         "shifted: all weights moved up by what the network's LayerNorms take away again, which leaves the function "
         "as it is.",
     )
-    by: Literal["projection", "softplus"] = scientific(
-        "projection",
-        description="What keeps them non-negative. projection: each step of AdamW is followed by max(W, 0); softplus: "
-        "W = softplus(V), where a step moves a small weight by its own small share.",
-    )
-
-    @field_validator("start", mode="before")
-    @classmethod
-    def _was_not_taken_out(cls, start: object) -> object:
-        if start == "distilled":
-            raise ValueError("distilled was taken out of Ratchet: take positive-part, absolute or shifted")
-        return start
-
-    @model_validator(mode="after")
-    def _can_leave_the_start(self) -> Constraint:
-        if self.by != "projection" and self.start != "absolute":
-            raise ValueError(
-                f"constraint.by {self.by} needs constraint.start absolute: {self.start} makes weights 0, and through "
-                "softplus a weight near 0 never moves again"
-            )
-        return self
 
 
 ASKED = {

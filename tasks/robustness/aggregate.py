@@ -51,7 +51,6 @@ def _results(
         models=require_evaluation(evaluated, test, ["unigram", *config.attacked]),
         evaluation_precision=precision,
         rounded=rounded(evaluated),
-        transfer=read.transfer,
         text=proof.splits,
         studied=StudiedText.of(text.configuration(SetupConfig).text),
         text_proof=TextProof.of(proof, SetupResult.read(text)),

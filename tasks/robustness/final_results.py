@@ -8,7 +8,6 @@ from typing import Self
 from pydantic import Field, JsonValue
 
 from tasks.attacks.final_results import OF_ATTACKS, AttackResults
-from tasks.attacks.results import Transfers
 from tasks.findings.final_results import Origins
 from tasks.language.configuration import HubDataset, HubStream, PackageDocs, Text
 from tasks.language.losses import ModelLoss
@@ -74,7 +73,6 @@ class FinalResults(AttackResults):
     models: dict[str, ModelLoss]
     evaluation_precision: str = "fp32"
     rounded: dict[str, RoundedLoss] = Field(default_factory=dict)
-    transfer: Transfers
     text: dict[str, SplitSummary]
     studied: StudiedText
     text_proof: TextProof

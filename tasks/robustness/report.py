@@ -11,7 +11,7 @@ from tasks.attacks.answer import answer_figure, answered_once, numbers, told
 from tasks.attacks.cautions import cautions, could_be_seen, listed, of_control
 from tasks.findings.document import Document, Excerpt, Folded
 from tasks.findings.final_results import numerics_differ
-from tasks.findings.numbers import NATS, RATE, perplexity
+from tasks.findings.numbers import NATS, RATE, perplexity, value_and_span
 from tasks.findings.prose import fill
 from tasks.findings.table import Table
 from tasks.monotonic.arm import ARMS, BASE
@@ -42,7 +42,7 @@ def document(results: FinalResults, attacked: Mapping[str, AttackedTexts] = NONE
         "losses": _loss_table(results),
         "effects": views.effect_table(results, {"success": partial(_success, results)}),
         "differences": views.difference_table(results),
-        "equal loss": views.equal_loss_table(results),
+        "equal loss": _equal_loss_table(results),
         "texts": shown,
         "other texts": folded,
         "signs": Folded("The layers whose signs were checked", "\n".join(constrained)),
@@ -78,5 +78,21 @@ def _loss_table(results: FinalResults) -> Table:
         "sources resampled; one seed. p by exchanges within sources, and adjusted for the "
         f"{len(results.secondary)} secondary comparisons together (Holm 1979).",
         ["model", "perplexity", "nats per token", "- baseline", "interval", "p", "adjusted", "run"],
+        rows,
+    )
+
+
+def _equal_loss_table(results: FinalResults) -> Table:
+    rows, run = [], results.run_of("transfer")
+    for attack, findings in results.attacks.items():
+        for row in findings.at_equal_loss:
+            between = " and ".join(row.between) if row.covered else f"beyond {row.between[0]}"
+            difference = value_and_span(row.increase_nats_per_token, NATS)
+            rows.append([attack, row.model, f"{row.clean_loss_nats_per_token:.4f}", between, *difference, run])
+    return Table(
+        "At equal clean loss: what the attack adds to each arm, less what it adds to the unconstrained model at the "
+        "same clean loss, read off the line between two moments of its training (snapshots, base, baseline), in nats "
+        "per token, not tested. Every loss that this is made from stands in the run's records.",
+        ["attack", "arm", "clean", "between", "difference", "interval", "run"],
         rows,
     )

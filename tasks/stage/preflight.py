@@ -1,6 +1,5 @@
-"""Space on the disk and memory of the machine, before work begins that takes much of it."""
+"""Space on the disk, before work begins that takes much of it."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -17,11 +16,3 @@ def require_disk(folder: Path, need_bytes: int) -> None:
             f"the work needs about {need_bytes / GIB:.2f} GiB below {folder}, where "
             f"{free_bytes / GIB:.2f} GiB are free: make room (python -m storage prune) or give another --root"
         )
-
-
-def memory_bytes(kind: str) -> int:
-    if kind == "cpu":
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    import torch
-
-    return torch.cuda.get_device_properties(0).total_memory

@@ -19,7 +19,6 @@ from tasks.language.configuration import PretrainedDirectory, PretrainedHub
 from tasks.language.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tasks.stage.attempt import attempt
 from tests.conftest import REPOSITORY
-from tests.tasks.language import tiny_gguf
 from tests.tasks.language.test_model import REVISION
 from tests.tasks.tiny import handles_of, save_model, sentences, tiny_model, tiny_study
 
@@ -101,14 +100,6 @@ def test_a_known_architecture_with_weights_that_the_library_does_not_know_is_ano
 def test_a_tokenizer_with_code_of_its_own_is_refused_even_where_the_library_has_one(ran, tmp_path, auto_map):
     folder = model_folder(tmp_path / "own", ran, tokenizer={"auto_map": auto_map})
     assert str(folder) in refused(lambda: load_tokenizer(PretrainedDirectory(path=str(folder)), [], tmp_path), ran)
-
-
-def test_a_gguf_file_beside_code_is_read_alone(ran, tmp_path):
-    folder = model_folder(tmp_path / "own", ran, {"auto_map": AUTO_MAP}, {"auto_map": [f"{CODE}.Tokenizer", None]})
-    file = tiny_gguf.write_gguf(folder / "tiny.gguf")
-    language.load(file)
-    load_tokenizer(PretrainedDirectory(path=str(file)), [], tmp_path)
-    assert not ran.exists()
 
 
 def test_a_repository_of_the_hub_with_code_of_its_own_runs_none_of_it(ran, tmp_path):

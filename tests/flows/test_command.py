@@ -90,7 +90,6 @@ def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys
         "text.paths\n    list of str, required, length >= 1", "splits.train_documents\n    int or null (documents)",
         "arms\n    list of baseline | monotonic | own-signs | ", ", default [baseline, monotonic, random-signs, ",
         "learning_rates\n    list of float, default []\n", "primary.attack\n    uat | hotflip, default hotflip\n",
-        "hotflip.writable_tokens\n    int or null (tokens), default null, >= 1\n",
     ):  # fmt: skip
         assert part in shown, part
 

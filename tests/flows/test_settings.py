@@ -300,17 +300,10 @@ def test_a_value_beyond_a_limit_or_no_list_is_refused_with_what_would_be_one(key
         _smoke(**{key: value})
 
 
-def test_a_variant_that_the_model_does_not_have_is_refused_before_anything_runs(tmp_path):
+def test_a_variant_that_the_model_does_not_have_is_refused_before_anything_runs():
     told = "constraint.variant {} does not exist in a model of architecture {}, which has {}"
-    with pytest.raises(BadInput, match=told.format("gated_all", "gpt_neox", "mlp_in, mlp_both, mlp_in_attn_out")):
+    with pytest.raises(BadInput, match=told.format("gated_all", "gpt_neox", "mlp_in, mlp_both")):
         _smoke(**{"constraint.variant": "gated_all"})
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    model = f"{{source: directory, path: {tmp_path}}}"
-    with pytest.raises(BadInput, match=told.format("mlp_both", "llama", "gated_updown, gated_all")):
-        _smoke(model=model)
-    for unknown in ('{"model_type": "mamba"}', "[]", "{}", "nonsense"):  # what it is, base and constrain find out
-        (tmp_path / "config.json").write_text(unknown)
-        assert _smoke(model=model).constraint.variant == "mlp_both"
 
 
 @pytest.mark.parametrize(
@@ -355,11 +348,6 @@ def test_an_unknown_profile_lists_the_profiles(tmp_path):
         ("hotflip.text_tokens", 33, "hotflip.text_tokens 33 is more than sequence_length 32"),
         ("hotflip.flips", 13, "hotflip.flips 13 is more than half of hotflip.text_tokens, 12: lower it"),
         (
-            "hotflip.writable_tokens",
-            13,
-            "hotflip.writable_tokens 13 is more than half of hotflip.text_tokens, 12: lower it",
-        ),
-        (
             "hotflip.documents",
             11,
             "hotflip.documents 11 is more than splits.attack_evaluation_documents 10: raise that key, which makes "
@@ -384,21 +372,10 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change, val
             r"arms\.2: must be 'baseline', .*'random-signs'.* \(it is 'random'\)",
         ),
         (
-            {"arms": "[baseline, monotonic, feed-forward-off]", "constraint.variant": "mlp_in_attn_out"},
-            "the arm feed-forward-off would switch attention off too with constraint.variant mlp_in_attn_out: leave it",
+            {"arms": "[baseline, monotonic, shifted]", "constraint.start": "shifted"},
+            "the arm shifted is the monotonic arm with this constraint: leave it out of arms",
         ),
-        (
-            {
-                "arms": "[baseline, monotonic, earlier-system]",
-                "constraint.start": "absolute",
-                "constraint.by": "softplus",
-            },
-            "the arm earlier-system is the monotonic arm with this constraint: leave it out of arms",
-        ),
-        (
-            {"constraint.by": "softplus"},
-            "constraint.by softplus needs constraint.start absolute: positive-part makes weights 0, and through ",
-        ),
+        ({"constraint.by": "softplus"}, r"constraint: by is no key any more: max\(W, 0\) follows each step"),
         ({"name": "a/b"}, r"name: must be letters, digits and \. _ -, of which the first .* \(it is 'a/b'\)"),
         (
             {"model": "{source: hub, model: a/b, revision: main, dtype: float32}"},
@@ -406,7 +383,6 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change, val
         ),
         ({"budget.patience_validations": 3}, r"budget\.patience_validations: all arms must train"),
         ({"budget": 3}, r"budget: must be a group of keys and values \(it is 3\)"),
-        ({"constraint.by": "free"}, r"constraint\.by: must be 'projection' or 'softplus'"),
         ({"snapshots": "[0.5, 1.0]"}, r"snapshots\.1: must be less than 1 \(it is 1\.0"),
         ({"snapshots": "[0.0]"}, r"snapshots\.0: must be greater than 0"),
         ({"snapshots": "[0.5, 0.25]"}, r"snapshots \[0\.5, 0\.25\]: give each share once, the smallest first"),
@@ -418,7 +394,7 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change, val
             {"primary.measure": "increase_at_equal_loss"},
             "primary: measure is no key any more: the increase decides, and the report shows it at equal clean loss",
         ),
-        ({"hotflip.writable_tokens": 1}, "hotflip.flips 2 is more than hotflip.writable_tokens 1: lower it"),
+        ({"hotflip.writable_tokens": 1}, "hotflip: writable_tokens is no key any more: twice as many as hotflip.flips"),
     ],
     ids=lambda value: " ".join(f"{key}={one}" for key, one in value.items()) if isinstance(value, dict) else "",
 )
@@ -493,6 +469,6 @@ def test_relative_paths_are_those_of_the_folder_where_the_study_is_started(tmp_p
     """A job works in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     assert LocalFiles(paths=["texts/a.txt", "/data/b.txt"]).paths == [f"{tmp_path}/texts/a.txt", "/data/b.txt"]
-    assert PretrainedDirectory(source="directory", path="model.gguf").path == f"{tmp_path}/model.gguf"
+    assert PretrainedDirectory(source="directory", path="model").path == f"{tmp_path}/model"
     assert Execution(cache_folder="~/cache").cache_folder == str(Path.home() / "cache")
     assert Execution().cache_folder == "", "no folder is none"

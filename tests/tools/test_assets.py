@@ -182,11 +182,11 @@ def test_the_fetched_model_is_a_trained_one():
     from tasks.language.configuration import PretrainedDirectory
     from tasks.language.tokenizer import encode, load_tokenizer
 
-    file = Path(__file__).parents[3] / assets.FOLDER / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    if not file.exists():
-        pytest.skip(f"{file.name} is not there: `make assets` fetches it")
-    tokenizer = load_tokenizer(PretrainedDirectory(path=str(file)), [], file.parent)
-    model = language.load(file)
+    folder = Path(__file__).parents[3] / assets.FOLDER / "smollm2-135m"
+    if not folder.exists():
+        pytest.skip(f"{folder.name} is not there: `make assets` fetches it")
+    tokenizer = load_tokenizer(PretrainedDirectory(path=str(folder)), [], folder.parent)
+    model = language.load(folder)
     assert sum(parameter.numel() for parameter in model.parameters()) == 134_515_008
     text = "A hat is a head covering which is worn for various reasons, including protection against the weather."
     (ids,) = encode(tokenizer, [text])

@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from storage.errors import CheckFailed
 from tasks.attacks.configuration import FlipAttack
@@ -80,17 +79,11 @@ def test_which_tokens_may_be_written_depends_on_seed_and_text_alone_and_is_at_mo
     drawn = [writable_positions(text, ATTACK, seed) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2] and drawn[0] == sorted(set(drawn[0])) and len(drawn[0]) == 6
     assert writable_positions(texts()[1], ATTACK, 1) != drawn[0]
-    assert len(writable_positions(text, changed(writable_tokens=4), 1)) == 4
     assert [len(writable_positions(text[:size], ATTACK, 1)) for size in (2, 3, 5, 12)] == [1, 1, 2, 6]
     every = {place for seed in range(60) for place in writable_positions(text, ATTACK, seed)}
     assert every == set(range(11)), "the last token is read by no prediction"
     scored = scored_tokens(text, drawn[0])
     assert [i for i, counts in enumerate(scored.tolist()) if not counts] == drawn[0]
-
-
-def test_fewer_writable_tokens_than_flips_are_refused():
-    with pytest.raises(ValidationError, match=r"flips 3 is more than hotflip\.writable_tokens 2: lower it"):
-        FlipAttack(flips=3, writable_tokens=2)
 
 
 @pytest.mark.parametrize("with_gradient", [True, False])
@@ -143,9 +136,9 @@ def test_after_all_flips_are_made_they_are_made_better():
     """More rounds than flips: a token that was replaced may be replaced again, and no further one."""
     better = 0
     for text in texts():
-        found = flip(tiny_victim(), text, changed(flips=1, rounds=6, writable_tokens=4))
-        assert len(found.positions(text)) == 1
-        better += found.loss_sums[-1] > found.loss_sums[1] > found.loss_sums[0]
+        found = flip(tiny_victim(), text, changed(flips=2, rounds=8))
+        assert len(found.positions(text)) == 2
+        better += found.loss_sums[-1] > found.loss_sums[2] > found.loss_sums[0]
     assert better > 0
 
 

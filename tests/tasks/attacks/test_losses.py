@@ -62,8 +62,7 @@ def test_the_difference_is_model_minus_reference_and_lies_in_its_interval():
     low, high = found.interval_nats_per_token
     assert low < found.difference_nats_per_token < high
     assert 0 < low < 0.1 < high
-    assert (found.model, found.reference, found.documents) == ("b", "a", 60)
-    assert found.confidence_level == 0.95
+    assert (found.model, found.reference) == ("b", "a")
     assert found.p_value < 0.001
 
 
@@ -155,6 +154,5 @@ def test_documents_of_one_source_are_resampled_together():
     for row in records:
         row["source"] = f"file {int(row['example_id']) // 10}"
     together = compared(records)
-    assert together.sources == 12 and apart.sources == 120
     assert together.difference_nats_per_token == pytest.approx(apart.difference_nats_per_token)
     assert width(together) > 2 * width(apart)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from storage.errors import BadInput, CheckFailed
+from storage.errors import CheckFailed
 from tasks.attacks import scoring
 from tasks.attacks.scoring import Count, Victim
 from tasks.language.model import load, token_losses
@@ -279,22 +279,3 @@ def test_bf16_is_near_fp32_and_leaves_the_next_passes_as_they_are():
     ):
         assert torch.nn.functional.cosine_similarity(a.flatten(), b.flatten(), dim=0) > 0.98
     assert not torch.backends.cuda.matmul.allow_tf32 and not torch.is_autocast_enabled("cpu")
-
-
-def test_tf32_is_refused_where_there_is_no_gpu():
-    with pytest.raises(BadInput, match="search_precision is tf32, which only a GPU has"):
-        Victim(tiny_model(), 0, 4, "tf32")
-
-
-def test_tf32_is_allowed_in_the_search_and_nowhere_else():
-    seen = []
-
-    class Asked(Gullible):
-        def forward(self, input_ids=None, inputs_embeds=None):
-            seen.append(torch.backends.cuda.matmul.allow_tf32)
-            return super().forward(input_ids, inputs_embeds)
-
-    victim = Victim(Asked(), 0, 4)
-    for victim.precision in ("tf32", "fp32"):  # set afterwards: there may be no GPU here
-        victim.losses([[]], [[5, 6]])
-    assert seen == [True, False] and not torch.backends.cuda.matmul.allow_tf32

@@ -47,7 +47,7 @@ def test_whole_numbers_and_words_are_labels_and_of_equal_texts_the_first_counts(
         ({"text": "a truth", "label": True}, "column 'label' holds bool"),
         ({"text": 7, "label": 1}, "column 'text' holds int"),
         ({"text": "empty", "label": " "}, "has no label"),
-        ("[1, 2]", "is int"),
+        ("[1, 2]", "is list"),
     ],
 )
 def test_a_bad_row_is_named_by_file_and_row_or_left_out_and_counted(tmp_path, bad, said):

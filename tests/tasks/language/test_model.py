@@ -1,6 +1,5 @@
 """Models: their losses, how they are kept, and when a base model counts as trained."""
 
-import logging
 import math
 from pathlib import Path
 
@@ -11,30 +10,22 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from storage import durable
 from storage.errors import BadInput, CheckFailed
-from tasks.language import base as memory
 from tasks.language import model as language
-from tasks.language.base import base
 from tasks.language.blocks import Blocks, pack
-from tasks.language.configuration import BaseChecks, FromScratch, PretrainedDirectory, PretrainedHub
+from tasks.language.configuration import BaseChecks, FromScratch, PretrainedHub
 from tasks.language.losses import perplexity, require_trained
 from tasks.language.model import MonotoneParts, monotone_parts
-from tasks.language.stages import BaseConfig
 from tasks.language.tokenizer import load_tokenizer
 from tasks.robustness.study import Study
-from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
 from tests.tasks.language.hub_errors import FINAL, LOST, raising
-from tests.tasks.language.tiny_gguf import tiny_llama, write_gguf
 from tests.tasks.monotonic.architectures import network
 from tests.tasks.tiny import (
     ToyConfig,
     bytes_are_equal,
     files_of,
-    finished_study,
     save_model,
-    stage_run,
     tiny_model,
     toy_attempt,
 )
@@ -212,185 +203,11 @@ def test_weights_kept_in_bf16_are_loaded_as_fp32(tmp_path):
     assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
 
 
-# ------------------------------------------------------------------------------------------------- GGUF
-
-
-def test_a_gguf_file_is_the_model_that_was_written_into_it(tmp_path):
-    file = write_gguf(tmp_path / "tiny.gguf")
-    loaded = language.pretrained(PretrainedDirectory(path=str(file)), tmp_path)
-    expected = tiny_llama().state_dict()
-    assert set(loaded.state_dict()) == set(expected)
-    for name, tensor in expected.items():
-        assert bytes_are_equal(loaded.state_dict()[name], tensor), name
-    with torch.no_grad():
-        tokens = torch.arange(24).view(2, 12)
-        assert torch.equal(language.token_losses(loaded, tokens), language.token_losses(tiny_llama(), tokens))
-
-
-def test_four_bit_weights_are_de_quantized_and_train(tmp_path):
-    loaded = language.load(write_gguf(tmp_path / "tiny.gguf", quantized=True))
-    for name, tensor in tiny_llama().state_dict().items():
-        assert torch.allclose(loaded.state_dict()[name], tensor, atol=0.02), name
-    assert loaded.dtype == torch.float32 and type(loaded.model.layers[0].mlp.up_proj) is torch.nn.Linear
-    language.block_losses(loaded, torch.arange(24).view(2, 12)).mean().backward()
-    assert all(parameter.grad is not None for parameter in loaded.parameters())
-
-
-@pytest.mark.parametrize("quantized", [True, False])
-def test_a_model_from_gguf_is_saved_as_a_plain_one_that_says_nothing_of_its_origin(tmp_path, quantized):
-    loaded = language.load(write_gguf(tmp_path / "tiny.gguf", quantized=quantized))
-    folder = save_model(tmp_path / "model", loaded)
-    kept = load_file(folder / "model.safetensors")
-    assert {tensor.dtype for tensor in kept.values()} == {torch.float32}
-    config = (folder / "config.json").read_text()
-    assert "quant" not in config and "ratchet-gguf" not in config and str(tmp_path) not in config
-    again = language.load(folder)
-    assert all(bytes_are_equal(again.state_dict()[name], tensor) for name, tensor in loaded.state_dict().items())
-
-
-@pytest.mark.parametrize("left", [0, 3, 8, 100, 5000, 0.5, -1])
-def test_a_torn_gguf_file_is_bad_input_by_name(tmp_path, left):
-    whole = write_gguf(tmp_path / "whole.gguf").read_bytes()
-    torn = tmp_path / "torn.gguf"
-    torn.write_bytes(whole[: int(left * len(whole)) if isinstance(left, float) else left])
-    with pytest.raises(BadInput, match=str(torn)):
-        language.load(torn)
-
-
-def test_a_gguf_file_that_lacks_a_weight_is_bad_input(tmp_path):
-    file = write_gguf(tmp_path / "tiny.gguf", left_out="blk.1.ffn_up.weight")
-    with pytest.raises(
-        BadInput, match=r"tiny\.gguf lacks weights \(1, such as model\.layers\.1\.mlp\.up_proj\.weight\)"
-    ):
-        language.load(file)
-
-
-def test_a_missing_gguf_file_and_another_file_under_its_name_are_bad_input(tmp_path):
-    with pytest.raises(BadInput, match=r"absent\.gguf is not a file.*make assets"):
-        language.load(tmp_path / "absent.gguf")
-    (tmp_path / "other.gguf").write_text("<html>not found</html>")
-    with pytest.raises(BadInput, match=r"other\.gguf is not a GGUF file"):
-        language.load(tmp_path / "other.gguf")
-
-
 @pytest.mark.parametrize("architecture", ["gpt_neox", "gpt2", "llama", "qwen3"])
 def test_no_pass_of_a_training_asks_for_a_value_so_that_no_host_waits_for_its_gpu(architecture):
     """Seen: transformers looked for packed texts in every pass."""
     model = network(architecture).train().to("meta")  # which has none
     language.block_losses(model, torch.zeros(2, 17, dtype=torch.long, device="meta")).sum().backward()
-
-
-# ----------------------------------------------------------------------------------------------- memory
-
-
-def kept(model, tokens: torch.Tensor, bf16: bool) -> int:
-    """Bytes that autograd keeps between the forward and the backward pass, weights and buffers left out."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    held: dict[int, torch.Tensor] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        held[tensor.untyped_storage().data_ptr()] = tensor  # so that no address is used twice
-        return tensor
-
-    autocast = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
-    with autocast, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        language.block_losses(model, tokens).mean()
-    return sum(tensor.untyped_storage().nbytes() for place, tensor in held.items() if place not in own)
-
-
-@pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize("architecture", ["gpt_neox", "gpt2", "llama", "qwen3"])
-def test_the_memory_estimate_is_what_a_backward_pass_keeps_at_least(architecture, bf16):
-    model = network(architecture).train()
-    settings = Execution(micro_batch_examples=64)
-    parts = memory.training_memory(model, 16, settings)
-    tokens = torch.randint(0, 61, (64, 17))
-    measured = kept(model, tokens, bf16)
-    logits = parts["logits of a micro-batch"] * (4 + bf16) // memory.LOGITS_BYTES  # the rest lives for a moment only
-    estimate = parts["activations of all layers"] + logits
-    assert estimate <= measured <= 4 * estimate
-
-
-def test_with_checkpointing_the_estimate_is_the_layers_inputs_exactly():
-    model, deeper = tiny_model(layers=2).train(), tiny_model(layers=4).train()
-    for network_ in (model, deeper):
-        network_.gradient_checkpointing_enable()
-    settings = Execution(micro_batch_examples=64, gradient_checkpointing=True)
-    tokens = torch.randint(0, 61, (64, 17))
-    two, four = (memory.training_memory(m, 16, settings)["inputs of all layers"] for m in (model, deeper))
-    assert four - two == kept(deeper, tokens, False) - kept(model, tokens, False)
-
-
-def test_the_parts_of_the_memory_estimate_by_hand(monkeypatch):
-    model, settings = tiny_model(), Execution(micro_batch_examples=8)
-    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
-    held = {"fp32 weights": weights, "gradients": weights, "two AdamW moments": 2 * weights}
-    held["the copy for checkpoints"] = 3 * weights
-    tokens = 8 * 16
-    logits = {"logits of a micro-batch": tokens * 61 * 12}
-    layer = tokens * (14 * 16 + 6 * 32)
-    assert memory.training_memory(model, 16, settings) == held | logits | {"activations of all layers": 2 * layer}
-    saving = settings.model_copy(update={"gradient_checkpointing": True})
-    kept = {"inputs of all layers": tokens * 4 * 16 * 2, "activations of one layer": layer}
-    assert memory.training_memory(model, 16, saving) == held | logits | kept
-    monkeypatch.setattr(memory, "device", lambda _: torch.device("cuda"))
-    del held["the copy for checkpoints"]  # it lies in the host's memory
-    assert memory.training_memory(model, 16, saving) == held | logits | kept
-
-
-@pytest.mark.parametrize(
-    ("short_of", "settings", "advice"),
-    [
-        (
-            1,
-            {},
-            r"lower execution\.micro_batch_examples \(now 8\), set execution\.gradient_checkpointing=true, or take",
-        ),
-        (1, {"micro_batch_examples": 1}, r"GiB: set execution\.gradient_checkpointing=true, or take a device"),
-        (1, {"micro_batch_examples": 1, "gradient_checkpointing": True}, r"GiB: take a device with more memory"),
-        (10**6, {}, r"GiB: take a device with more memory or a smaller model"),
-    ],
-)
-def test_a_model_that_does_not_fit_is_refused_with_its_parts_and_what_to_change(
-    monkeypatch, short_of, settings, advice
-):
-    model, execution = tiny_model(), Execution(**settings)
-    need = sum(memory.training_memory(model, 16, execution).values())
-    monkeypatch.setattr(memory, "memory_bytes", lambda _: need)
-    assert sum(memory.require_memory(model, 16, execution).values()) == need
-    monkeypatch.setattr(memory, "memory_bytes", lambda _: max(need - short_of, 0))
-    parts = r"\(fp32 weights .*gradients .*two AdamW moments .*logits of a micro-batch "
-    with pytest.raises(
-        BadInput, match=rf"training [\d,]+ parameters needs at least .*{parts}.*this cpu has .*{advice}"
-    ):
-        memory.require_memory(model, 16, execution)
-
-
-def test_a_micro_batch_that_may_be_halved_is_told_and_not_refused(monkeypatch, caplog):
-    model, eight = tiny_model(), Execution(fit_memory=True)
-    of_one = eight.model_copy(update={"micro_batch_examples": 1})
-    need, least = (sum(memory.training_memory(model, 16, how).values()) for how in (eight, of_one))
-    monkeypatch.setattr(memory, "memory_bytes", lambda _: least)
-    with caplog.at_level(logging.WARNING, "ratchet"):
-        assert sum(memory.require_memory(model, 16, eight).values()) == need > least
-    assert "needs at least" in caplog.text and "(execution.fit_memory)" in caplog.text
-    monkeypatch.setattr(memory, "memory_bytes", lambda _: least - 1)
-    with pytest.raises(BadInput, match="needs at least"):
-        memory.require_memory(model, 16, eight)
-
-
-def test_base_checks_the_memory_before_it_trains_and_keeps_the_estimate_out_of_its_result(tmp_path, monkeypatch):
-    study = finished_study()
-    estimate = durable.read_json(study.path("base") / "preflight.json")["training_memory_bytes_at_least"]
-    model = language.load(study.path("base") / "model")
-    assert estimate == memory.training_memory(model, 16, study.study.execution)
-    assert "memory" not in (study.path("base") / "result.json").read_text()
-    assert "preflight.json" not in (study.path("base") / "COMPLETE.json").read_text()
-    monkeypatch.setattr(memory, "memory_bytes", lambda _: 1000)
-    run = stage_run(tmp_path)
-    with pytest.raises(BadInput, match=r"this cpu has 0\.0 GiB"):
-        base(run, BaseConfig.of(study.study, **study.study.base_fields), text=study.input("setup"))
-    assert not list(run.directory.glob("checkpoints/*")) and not (run.directory / "initial").exists()
 
 
 # -------------------------------------------------------------------------------------------------- hub

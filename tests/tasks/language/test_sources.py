@@ -92,11 +92,6 @@ def test_unusable_modules_are_skipped_and_counted(tmp_path, caplog):
     assert "1 module files" in caplog.text and "broken.py" in caplog.text
 
 
-def test_missing_package_is_bad_input(tmp_path, small_stdlib):
-    with pytest.raises(BadInput, match="no-such-package"):
-        read(PackageDocs(packages=["no-such-package"]), tmp_path)
-
-
 # ------------------------------------------------------------------------------------------- local files
 
 

@@ -142,7 +142,6 @@ def test_setup_keeps_the_order_of_a_hub_stream_and_of_nothing_else(tmp_path, mon
         raise BadInput("enough")
 
     monkeypatch.setattr(stage, "cut", cut_short)
-    monkeypatch.setattr(stage, "_expected_characters", lambda config: 0)
     config = SetupConfig(
         text=text,
         splits=settings(),
@@ -294,3 +293,22 @@ def test_a_shingle_that_comes_twice_counts_once():
     assert (
         shared_shingles(twice, shingles(planted)) == 1 / 33
     )  # 20 more windows lead from the others back to the planted words
+
+
+# -------------------------------------------------------------------------------------------- held-out text
+
+
+def test_held_out_text_alone_is_evaluated_on_and_wins_over_train():
+    found, held_out = stream(400), stream(800)[400:]
+    before = cut(found, settings(), held_out=held_out, in_stream_order=True).documents
+    leaked = before["test"][0]
+    after = cut([leaked, *found], settings(), held_out=held_out, in_stream_order=True).documents
+    assert after == before and leaked not in after["train"]
+    inside = {one.example_id for one in held_out}
+    assert all(one.example_id in inside for name in EVALUATION_SPLITS for one in before[name])
+    assert sum(split_of(one.source, settings()) != "train" for one in before["train"]) > 10
+
+
+def test_too_little_held_out_text_is_bad_input():
+    with pytest.raises(BadInput, match="split test: 6 documents are asked for and 0 are there"):
+        cut(stream(400), settings(), held_out=[], in_stream_order=True)

@@ -10,7 +10,6 @@ import pytest
 from storage.errors import BadInput
 from tasks.language.configuration import PretrainedDirectory, TrainedTokenizer
 from tasks.language.tokenizer import encode, load_tokenizer, save_tokenizer, train_tokenizer
-from tests.tasks.language import tiny_gguf
 
 TEXTS = [f"{word} the number {n} of {n * n} things, naïve café 東京 🙂" for n in range(300) for word in ("say", "see")]
 VOCABULARY = 400
@@ -87,47 +86,3 @@ def test_tokenizer_without_end_of_text_is_bad_input(tokenizer, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(BadInput, match="no end-of-text token"):
         load_tokenizer(PretrainedDirectory(path=str(tmp_path)), [], tmp_path)
-
-
-# ------------------------------------------------------------------------------------------------- GGUF
-
-
-def test_a_gguf_file_s_tokenizer_encodes_as_the_one_written_into_it(tmp_path):
-    file = tiny_gguf.write_gguf(tmp_path / "tiny.gguf")
-    loaded = load_tokenizer(PretrainedDirectory(path=str(file)), [], tmp_path)
-    written = train_tokenizer(tiny_gguf.TEXTS, tiny_gguf.VOCABULARY)
-    texts = [*tiny_gguf.TEXTS[:20], "a <|endoftext|> b", " naïve café\n\n 東京"]
-    assert list(encode(loaded, texts)) == list(encode(written, texts))
-    assert (len(loaded), loaded.eos_token_id) == (tiny_gguf.VOCABULARY, 0)
-
-
-def test_a_gguf_file_s_tokenizer_is_saved_without_its_place_and_loads_again(tmp_path):
-    file = tiny_gguf.write_gguf(tmp_path / "tiny.gguf")
-    save_tokenizer(load_tokenizer(PretrainedDirectory(path=str(file)), [], tmp_path), tmp_path / "one")
-    again = load_tokenizer(PretrainedDirectory(path=str(tmp_path / "one")), [], tmp_path)
-    assert list(encode(again, tiny_gguf.TEXTS[:5])) == list(
-        encode(train_tokenizer(tiny_gguf.TEXTS, tiny_gguf.VOCABULARY), tiny_gguf.TEXTS[:5])
-    )
-    saved = b"".join(files(tmp_path / "one").values())
-    assert str(tmp_path).encode() not in saved and b"ratchet-gguf" not in saved
-
-
-def test_what_lies_beside_a_gguf_file_changes_nothing(tokenizer, tmp_path):
-    """transformers takes a tokenizer.json in the same folder for the file's own; the fingerprint has the file alone."""
-    file = tiny_gguf.write_gguf(tmp_path / "tiny.gguf")
-    save_tokenizer(tokenizer, tmp_path)
-    loaded = load_tokenizer(PretrainedDirectory(path=str(file)), [], tmp_path)
-    assert len(loaded) == tiny_gguf.VOCABULARY != len(tokenizer)
-
-
-@pytest.mark.parametrize("damage", ["torn", "no tokenizer", "missing", "another file"])
-def test_a_gguf_file_without_a_tokenizer_that_can_be_read_is_bad_input_by_name(tmp_path, damage):
-    file = tmp_path / "tiny.gguf"
-    if damage != "missing":
-        tiny_gguf.write_gguf(file, with_tokenizer=damage != "no tokenizer")
-    if damage == "torn":
-        file.write_bytes(file.read_bytes()[:3000])
-    if damage == "another file":
-        file.write_bytes(b"PK\3\4" + file.read_bytes())
-    with pytest.raises(BadInput, match=str(file)):
-        load_tokenizer(PretrainedDirectory(path=str(file)), [], tmp_path)

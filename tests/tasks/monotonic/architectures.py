@@ -68,10 +68,8 @@ _NEOX, _GPT2, _GATED = "gpt_neox.layers.{}.", "transformer.h.{}.", "model.layers
 LAYERS: dict[tuple[str, str], set[str]] = {
     ("gpt_neox", "mlp_in"): _named(_NEOX, "mlp.dense_h_to_4h"),
     ("gpt_neox", "mlp_both"): _named(_NEOX, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
-    ("gpt_neox", "mlp_in_attn_out"): _named(_NEOX, "mlp.dense_h_to_4h", "attention.dense"),
     ("gpt2", "mlp_in"): _named(_GPT2, "mlp.c_fc"),
     ("gpt2", "mlp_both"): _named(_GPT2, "mlp.c_fc", "mlp.c_proj"),
-    ("gpt2", "mlp_in_attn_out"): _named(_GPT2, "mlp.c_fc", "attn.c_proj"),
     **{(name, "gated_updown"): _named(_GATED, "up_proj", "down_proj") for name in ("llama", "qwen2", "qwen3")},
     **{
         (name, "gated_all"): _named(_GATED, "gate_proj", "up_proj", "down_proj") for name in ("llama", "qwen2", "qwen3")

@@ -13,7 +13,7 @@ from transformers.activations import ACT2FN
 
 from storage.errors import BadInput, CheckFailed
 from tasks.monotonic import certificate, constraint
-from tasks.monotonic.certificate import Fall, Search, certify, certify_sublayer, fall_in_float64
+from tasks.monotonic.certificate import Fall, certify, certify_sublayer, fall_in_float64, search
 from tasks.monotonic.sublayer import ACTIVATIONS, feed_forward_sublayers
 from tests.conftest import REPOSITORY
 from tests.tasks.monotonic.architectures import LAYERS, network
@@ -53,8 +53,7 @@ def test_non_negative_weights_and_an_activation_that_never_falls_certify(activat
     assert found.tensors_checked == 4
     assert "feed-forward sublayer" in found.scope and "not the model" in found.scope
     for one in found.sublayers:
-        assert (one.method, one.worst_violation_bound, one.worst_violation_found) == ("sign times slope", 0.0, 0.0)
-        assert one.pairs_tried >= 100_000 and one.counterexample is None
+        assert one.worst_violation_found == 0.0 and one.counterexample is None
 
 
 @pytest.mark.parametrize(("activation", "certified"), [("relu", "yes"), ("monotone-parts", "yes"), ("gelu", False)])
@@ -96,7 +95,7 @@ def test_gelu_with_non_negative_weights_is_refuted_by_a_pair_that_everyone_can_c
     model = non_negative(neox("gelu"))
     found = certify(model, "mlp_both")
     worst = found.sublayers[0]
-    assert (found.certified, worst.certified, worst.method) == ("no", "no", "interval bound of the Jacobian")
+    assert (found.certified, worst.certified) == ("no", "no")
     pair = worst.counterexample
     assert pair is not None and "gelu falls" in worst.reason
     x, y = torch.tensor(pair.x).double(), torch.tensor(pair.y).double()
@@ -106,30 +105,27 @@ def test_gelu_with_non_negative_weights_is_refuted_by_a_pair_that_everyone_can_c
         fall = (sublayer(x) - sublayer(y))[pair.output].item()
     assert fall > 0 and pair.fall == pytest.approx(fall, rel=1e-6)
     assert worst.worst_violation_found == pytest.approx(-fall / (y - x).sum().item(), rel=1e-6)
-    assert worst.worst_violation_bound is not None
-    assert worst.worst_violation_bound <= worst.worst_violation_found < 0.4 * worst.worst_violation_bound
     assert all(one.counterexample is None for one in found.sublayers[1:])
 
 
-@pytest.mark.parametrize("matrix", ["dense_h_to_4h", "dense_4h_to_h"])
-def test_one_weight_of_the_other_sign_is_found_and_refutes(matrix):
+@pytest.mark.parametrize(("matrix", "answer"), [("dense_h_to_4h", "no"), ("dense_4h_to_h", "unknown")])
+def test_one_weight_of_the_other_sign_is_found_and_proves_nothing(matrix, answer):
     model = non_negative(neox("relu"))
     weight = getattr(model.gpt_neox.layers[1].mlp, matrix).weight
     with torch.no_grad():
         weight[3, 5] = -weight[3, 5]
     found = certify(model, "mlp_both")
-    assert found.certified == "no"
-    assert [one.certified for one in found.sublayers] == ["no", "yes"]
+    assert found.certified == answer
+    assert [one.certified for one in found.sublayers] == [answer, "yes"]
     assert found.sublayers[0].sublayer == "gpt_neox.layers.1.mlp"
     assert found.sublayers[0].reason == "1 of 32 hidden units join weights of both signs"
 
 
 def test_a_variant_that_leaves_a_projection_free_proves_nothing_and_says_why():
     model = non_negative(neox("relu"), "mlp_in")
-    for variant in ("mlp_in", "mlp_in_attn_out"):
-        found = certify(model, variant)
-        assert found.certified == "no" and found.tensors_checked == 4
-        assert found.sublayers[0].reason.endswith("as the variant leaves dense_4h_to_h free")
+    found = certify(model, "mlp_in")
+    assert found.certified == "no" and found.tensors_checked == 4
+    assert found.sublayers[0].reason.endswith("as the variant leaves dense_4h_to_h free")
 
 
 def test_a_gated_sublayer_is_never_proved():
@@ -139,8 +135,6 @@ def test_a_gated_sublayer_is_never_proved():
             layer.weight.abs_()
     found = certify(model, "gated_all")
     assert found.tensors_checked == 6
-    assert {one.method for one in found.sublayers} == {"none"}
-    assert {one.worst_violation_bound for one in found.sublayers} == {None}
     assert found.certified == "no" and "no theorem" in found.sublayers[0].reason
 
 
@@ -150,7 +144,7 @@ def test_inputs_that_were_seen_take_part_in_the_search_and_the_answer_is_always_
     seen = {name: torch.randn(5, 16, generator=torch.Generator().manual_seed(1))}
     assert certify(model, "mlp_both", seen).as_json() == certify(model, "mlp_both", seen).as_json()
     first = feed_forward_sublayers(model, "mlp_both")[0]
-    with_seen, without = (certify_sublayer(first, given).counterexample for given in (seen[name] * 1000, None))
+    with_seen, without = ([fall.slope for fall in search(first, given)] for given in (seen[name] * 1000, None))
     assert with_seen != without
 
 
@@ -165,7 +159,7 @@ def test_a_pair_that_does_not_fall_is_rejected_by_the_independent_forward(monkey
     assert fall_in_float64(sublayer, x, x, 2) < 0, "rounding is no fall"
     with pytest.raises(CheckFailed, match="ordered"):
         fall_in_float64(sublayer, y, x, 2)
-    lies = Search([Fall(x, y, output, -5.0) for output in range(16)], 100_000)
+    lies = [Fall(x, y, output, -5.0) for output in range(16)]
     monkeypatch.setattr(certificate, "search", lambda *_: lies)
     found = certify_sublayer(sublayer)
     assert (found.certified, found.worst_violation_found, found.counterexample) == ("yes", 0.0, None)
@@ -173,8 +167,8 @@ def test_a_pair_that_does_not_fall_is_rejected_by_the_independent_forward(monkey
 
 def test_a_counterexample_to_a_proof_stops_everything(monkeypatch):
     """With a wrong rule of signs, the search and not the rule decides."""
-    monkeypatch.setattr(certificate, "_against_a_proof", lambda _: [])
-    with pytest.raises(CheckFailed, match="steeper than the bound"):
+    monkeypatch.setattr(certificate, "against_a_proof", lambda _: [])
+    with pytest.raises(CheckFailed, match="no counterexample to the proof of"):
         certify(with_biases(neox("relu")), "mlp_both")
 
 
@@ -187,16 +181,6 @@ def test_the_independent_forward_is_the_sublayer_s(architecture):
         with torch.no_grad():
             expected = sublayer.module.double()(x).numpy()
         assert np.abs(found - expected).max() < 1e-12
-
-
-def test_no_entry_of_any_jacobian_is_below_the_bound():
-    for activation in ("gelu", "relu", "monotone-parts"):
-        model = with_biases(neox(activation))
-        for one in certify(model, "mlp_both").sublayers:
-            module = model.get_submodule(one.sublayer)
-            for x in torch.randn(30, 16, generator=torch.Generator().manual_seed(0)) * 5:
-                jacobian = torch.autograd.functional.jacobian(module, x)
-                assert jacobian.min().item() >= one.worst_violation_bound
 
 
 # ------------------------------------------------------------------------------------------- what is read
@@ -273,4 +257,4 @@ def test_a_sublayer_that_is_switched_off_is_proved_monotone():
             if ".mlp." in name and name.endswith("weight"):
                 parameter.zero_()
     for sublayer in certify(model, "mlp_both").sublayers:
-        assert (sublayer.certified, sublayer.worst_violation_bound, sublayer.worst_violation_found) == ("yes", 0.0, 0.0)
+        assert (sublayer.certified, sublayer.worst_violation_found) == ("yes", 0.0)

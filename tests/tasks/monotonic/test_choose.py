@@ -12,10 +12,10 @@ from storage import durable
 from storage.errors import CheckFailed
 from tasks.findings.gates import require_gates
 from tasks.language.blocks import Blocks
-from tasks.monotonic.arms import choose
 from tasks.monotonic.numbers import facts_of_arms, gates_of_arms
 from tasks.monotonic.result import ArmFacts
 from tasks.monotonic.stages import ChooseConfig, TrainConfig
+from tasks.robustness.choose import choose
 from tasks.stage.run import StageInput
 from tasks.training.trained import Trained, metric_rows, weights_of
 from tests.once import made_once

@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from tasks.language.model import load
-from tasks.language.result import BaseResult
 from tasks.monotonic.constraint import AllowedSigns, constrained_modules, verify
-from tasks.monotonic.result import ConstrainResult
 from tests.tasks.monotonic.arms_of_tiny import arms_page, finished_arms
 from tests.tasks.tiny import Here
 
@@ -21,21 +19,16 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("arm", EXPECTED)
-def test_constrain_leaves_the_start_of_its_arm_and_says_what_it_changed(arm):
+def test_constrain_leaves_the_start_of_its_arm(arm):
     _, _, handles = finished_arms()
     run = handles[f"{arm} start"].as_input()
     base, model = load(handles["base"].run.path / "model"), load(run.path / "model")
     allowed = AllowedSigns.load(run.path / "signs")
-    result = ConstrainResult.read(run)
-    changed = 0
     for name, layer in constrained_modules(model, "mlp_both").items():
         original = base.get_submodule(name).weight.detach()
         assert torch.equal(layer.weight, EXPECTED[arm](original, allowed.layers[name]))
-        changed += (layer.weight != original).sum().item()
     verified = verify(model, "mlp_both", allowed)
-    assert result.share_of_weights_changed == changed / verified.weights_checked and len(verified.layers) == 4
-    before = BaseResult.read(handles["base"].as_input()).validation_losses["base"]
-    assert (result.validation_loss_nats_per_token == before) == (arm == "own-signs") and before > 0
+    assert len(verified.layers) == 4
 
 
 def test_only_the_named_weights_differ_from_the_base_model():

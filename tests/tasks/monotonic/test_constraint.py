@@ -8,7 +8,7 @@ from transformers import OPTConfig, OPTForCausalLM
 from storage.errors import BadInput, CheckFailed
 from tasks.language import model as language
 from tasks.monotonic import constraint, keep
-from tasks.monotonic.constraint import AllowedSigns, signs_of
+from tasks.monotonic.constraint import signs_of
 from tests.tasks.monotonic.architectures import LAYERS, begun, network, probe
 from tests.tasks.tiny import bytes_are_equal, save_model, tiny_model
 
@@ -23,14 +23,6 @@ EVERY = pytest.mark.parametrize(("architecture", "variant"), LAYERS)
 @EVERY
 def test_a_variant_names_its_layers_and_no_others(architecture, variant):
     assert set(constraint.constrained_modules(network(architecture), variant)) == LAYERS[architecture, variant]
-
-
-def test_a_sublayer_is_a_feed_forward_module_or_an_attention_output():
-    found = constraint.constrained_sublayers(network("gpt2"), "mlp_in_attn_out")
-    assert set(found) == {f"transformer.h.{i}.{part}" for i in range(2) for part in ("mlp", "attn.c_proj")}
-    assert set(constraint.constrained_sublayers(network("qwen3"), "gated_all")) == {
-        f"model.layers.{i}.mlp" for i in range(2)
-    }
 
 
 def test_a_linear_layer_that_is_only_called_alike_is_not_matched():
@@ -48,7 +40,7 @@ def test_a_linear_layer_that_is_only_called_alike_is_not_matched():
 def test_an_unknown_architecture_is_bad_input_that_names_the_known_ones(variant):
     shape = {"hidden_size": 16, "ffn_dim": 32, "word_embed_proj_dim": 16, "num_hidden_layers": 1}
     model = OPTForCausalLM(OPTConfig(vocab_size=61, num_attention_heads=2, max_position_embeddings=16, **shape))
-    known = r"gpt_neox \(.*GPTNeoXMLP\), gpt2 \(.*GPT2MLP\), llama \(LlamaMLP\), qwen2 \(.*\), qwen3 \("
+    known = "gpt_neox, gpt2, llama, qwen2, qwen3, t5"
     with pytest.raises(BadInput, match=rf"{variant} matches no layer of OPTForCausalLM: known .* {known}"):
         constraint.constrained_modules(model, variant)
 
@@ -56,11 +48,11 @@ def test_an_unknown_architecture_is_bad_input_that_names_the_known_ones(variant)
 @pytest.mark.parametrize(
     ("architecture", "variant", "valid"),
     [
-        ("gpt_neox", "gated_updown", "mlp_in, mlp_both, mlp_in_attn_out"),
-        ("gpt2", "gated_all", "mlp_in, mlp_both, mlp_in_attn_out"),
+        ("gpt_neox", "gated_updown", "mlp_in, mlp_both"),
+        ("gpt2", "gated_all", "mlp_in, mlp_both"),
         ("llama", "mlp_both", "gated_updown, gated_all"),
         ("qwen2", "mlp_in", "gated_updown, gated_all"),
-        ("qwen3", "mlp_in_attn_out", "gated_updown, gated_all"),
+        ("qwen3", "mlp_in", "gated_updown, gated_all"),
     ],
 )
 def test_a_variant_of_another_architecture_is_bad_input_that_names_the_valid_ones(architecture, variant, valid):
@@ -82,13 +74,6 @@ def test_a_block_whose_sublayer_is_of_another_class_is_not_passed_over(architect
     block.mlp.__class__ = type(name, (type(block.mlp),), {})
     with pytest.raises(CheckFailed, match=r"in each of its transformer blocks: measured 1, required 2"):
         constraint.constrained_modules(model, variant)
-
-
-def test_a_model_of_two_architectures_is_refused():
-    model = tiny_model()
-    model.other = network("llama")
-    with pytest.raises(BadInput, match="alone, but of gpt_neox and llama"):
-        constraint.constrained_modules(model, "mlp_in")
 
 
 # ------------------------------------------------------------------------------- every architecture, to the disk
@@ -199,6 +184,3 @@ def test_signs_of_another_variant_are_refused():
     model = tiny_model()
     with pytest.raises(BadInput, match="made for 2 layers and the model has 4"):
         constraint.verify(model, "mlp_both", signs_of(model, "mlp_in", "non-negative"))
-    wide = AllowedSigns("own", {name: torch.ones(16, 33, dtype=torch.int8) for name in MLP_IN})
-    with pytest.raises(BadInput, match=r"are \(16, 33\) and its weights \(32, 16\)"):
-        constraint.verify(model, "mlp_in", wide)

@@ -74,7 +74,7 @@ def test_correct_training_passes_also_at_1e_5():
 
 def test_softplus_at_1e_5_moves_too_little_and_is_told_what_to_do():
     with pytest.raises(
-        CheckFailed, match=r"0\.1 times as far .* measured .* free matrices moved .*constraint\.by to pro"
+        CheckFailed, match=r"0\.1 times as far .* measured .* free matrices moved .*raise budget\.learning_rate"
     ):
         trained("softplus", plan(40), until=40)
     assert trained("softplus", plan(40), until=40, required=0.0) == [10], "recorded only"

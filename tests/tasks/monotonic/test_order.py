@@ -82,7 +82,7 @@ def test_a_continuation_examines_no_model_twice_and_ends_with_the_same_bytes(tmp
     language_load = language.load
     monkeypatch.setattr(module.language, "load", load)
     run = stage_run(tmp_path / "stopped")
-    go_on = iter(range(8))  # asked five times for each model of two sublayers: stopped during the second
+    go_on = iter(range(4))  # asked three times for each model of two sublayers: stopped during the second
 
     def check() -> None:
         if next(go_on, None) is None:

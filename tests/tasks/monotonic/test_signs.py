@@ -98,14 +98,6 @@ def test_a_sublayer_with_per_unit_signs_is_monotone_under_an_activation_that_is(
         assert (mlp(higher) - mlp(x)).min() < -1e-3, "and only with these signs"
 
 
-@pytest.mark.parametrize(
-    ("architecture", "variant"), [("gpt_neox", "mlp_in"), ("gpt2", "mlp_in_attn_out"), ("llama", "gated_all")]
-)
-def test_per_unit_signs_need_both_matrices_of_a_plain_sublayer(architecture, variant):
-    with pytest.raises(BadInput, match=rf"constraint.variant {variant} does not .* take mlp_both"):
-        signs_of(network(architecture), variant, "per-unit")
-
-
 def test_projection_keeps_what_has_its_sign_bit_for_bit_and_hides_no_nan():
     weight = torch.tensor([1.5, -1.5, 1.5, -1.5, 0.0, float("nan")])
     project(weight, torch.tensor([1, 1, -1, -1, -1, 1], dtype=torch.int8))

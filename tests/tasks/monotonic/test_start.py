@@ -62,11 +62,6 @@ def test_a_network_without_layer_norm_is_refused():
         shift(network("llama"), "mlp_both")
 
 
-def test_a_variant_that_constrains_attention_is_refused():
-    with pytest.raises(BadInput, match="mlp_in and mlp_both"):
-        shift(with_norms("gpt_neox"), "mlp_in_attn_out")
-
-
 def test_a_scale_that_is_not_above_0_is_refused():
     model = with_norms("gpt_neox")
     with torch.no_grad():

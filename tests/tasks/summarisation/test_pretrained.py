@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from storage import durable
 from storage.records import read_records
 from tasks.language import foreign
 from tasks.language import model as language
-from tasks.language.base import LOGITS_BYTES
-from tasks.language.pairs import Pairs
 from tasks.language.texts import texts_of
 from tasks.language.tokenizer import text_of
 from tasks.monotonic.certificate import certify_sublayer
@@ -67,9 +64,6 @@ def test_a_pretrained_t5_with_sentencepiece_pieces_is_read_judged_and_attacked(t
     assert tokenizer.convert_ids_to_tokens(first.read[:1])[0].startswith("▁")
     assert (first.read[-1], first.reference[-1], model.config.decoder_start_token_id) == (1, 1, 0)
     pairs, base = (handles[label].as_input() for label in ("summarisation-pairs", "summarisation-base"))
-    told = durable.read_json(base.path / "preflight.json")["training_memory_bytes_at_least"]
-    predicted = int(16 * Pairs(text, "validation").predicted_tokens)
-    assert told["logits of a micro-batch"] == predicted * LOGITS_BYTES * model.config.vocab_size, "of summaries alone"
     run = stage_run(tmp_path / "evaluate")
     evaluate(run, handles["summarisation-evaluate"].config, pairs, base=base)
     rows = {row["example_id"]: row for row in read_records(run.directory / "records.parquet")}

@@ -80,7 +80,7 @@ def test_a_sweep_over_seeds_compares_the_arms_over_trainings_and_texts(tmp_path:
 def test_arms_are_compared_at_equal_clean_loss_where_snapshots_are_kept() -> None:
     """A model that predicts worse has less to lose, and the study said so of itself without an answer."""
     (matched,) = (row for row in results().attacks["hotflip"].at_equal_loss if row.model == "monotonic")
-    assert matched.covered and matched.increase_nats_per_token and matched.path == ["baseline", "base", "base@0.5"]
+    assert matched.covered and matched.increase_nats_per_token
     (row,) = (
         line
         for line in (finished().path("summarisation-report") / "table.md").read_text().splitlines()
@@ -218,7 +218,6 @@ def test_the_copied_share_counts_neighbours(written: str, share: float) -> None:
         ("hotflip.text_tokens=40", "article_tokens"),
         ("hotflip.flips=13", "lower it, or raise hotflip.text_tokens$"),
         ("arms=[baseline,monotonic,shifted]", "shifted"),
-        ("constraint.start=distilled", "distilled was taken out of Ratchet: take positive-part, absolute or shifted"),
         ("learning_rates=[0.1,0.2]", "learning_rates"),
         ("decoding.min_tokens=13", "summary_tokens"),
         ("constraint.variant=gated_all", "per-unit-signs"),
