@@ -19,21 +19,10 @@ from flows.command import settings
 from tasks.stage.validation import validated
 from tests.conftest import REPOSITORY
 from tests.deployments.prefect.test_embedded import database_in
-<<<<<<< HEAD
 from tests.flows.answers import SMALL
-=======
->>>>>>> main
 from tests.slurm.harness import Server, until
 
 DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((REPOSITORY / "prefect.yaml").read_text())["deployments"]
-SMALL = (
-    "from deployments.study_flow import study_flow\n"
-    "from deployments.dag.walk import Dispatcher, Handle\n"
-    "from tests.flows.answers import COUNT, CountConfig, Study\n\n\n"
-    "def page(study: Study, stage: Dispatcher) -> Handle:\n"
-    "    return stage(COUNT, CountConfig(words=study.words))\n\n\n"
-    "small = study_flow(page)\n"
-)
 
 
 PAGES = {f"flows.{name}.{name}": load_page(name) for name in page_names()}
