@@ -138,4 +138,4 @@ def test_every_line_wraps_between_words_in_a_terminal_and_stays_whole_in_a_pipe(
     assert sorted(" ".join(shown).split()) == sorted((piped.stdout + piped.stderr).split()), "no word is broken or lost"
     wide = [line for line in shown if len(line) > columns and max(map(len, line.split())) <= columns]
     assert not wide
-    assert max(map(len, piped.stdout.splitlines())) > 300 and any(line.startswith(" " * 17) for line in shown)
+    assert max(map(len, piped.stdout.splitlines())) > 200 and any(line.startswith(" " * 17) for line in shown)
