@@ -5,7 +5,6 @@ import re
 import shutil
 import stat
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +15,10 @@ from deployments.prefect import embedded
 from tests.conftest import REPOSITORY
 from tests.docs.pages import PAGES, blocks
 from tests.slurm.harness import PREFECT, Server
-from tests.slurm.postgres import AS_NOBODY, PROGRAMS
 
 BASH = [block.text for block in blocks("bash") if block.page == "docs/cluster.md"]
 (WRITE,) = [text for text in BASH if "secrets.token_urlsafe" in text]
 (READ,) = [text for text in BASH if "set -a" in text]
-(POSTGRES,) = [text for text in BASH if "initdb" in text]
 
 
 @pytest.fixture(scope="module")
@@ -93,55 +90,22 @@ def test_without_the_password_a_client_reads_and_starts_nothing(guarded, setting
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.skipif(not PROGRAMS, reason="apt-get install postgresql gets the packages")
-def test_the_database_of_the_recipe_is_its_owner_s_alone():
-    """A folder of a known name was used as it was found, whoever had made it."""
-    home = Path(tempfile.mkdtemp(prefix="r-"))  # not pytest's: sockets have short paths, and nobody must reach it
-    as_root = os.geteuid() == 0
-    for folder in (home, database := home / "prefect", home / ".config"):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if as_root:
-            shutil.chown(folder, "nobody", "nogroup")
-
-    def recipe(then: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*(AS_NOBODY if as_root else []), "bash", "-euc", POSTGRES + then], cwd="/", timeout=300, check=False,
-            env={"HOME": str(home), "PATH": os.environ["PATH"], "PREFECT_HOME": str(database)},
-            capture_output=True, text=True,
-        )  # fmt: skip
-
-    programs, at = PROGRAMS[-1], database / "postgres"
-    try:
-        done = recipe(f"\n{programs}/psql -h {at} -c 'select 1' prefect\n{programs}/pg_ctl -D {at}/data stop >&2")
-        assert done.returncode == 0 and "(1 row)" in done.stdout, done.stdout + done.stderr
-        assert (home / ".config" / "ratchet.env").read_text().endswith(f":///prefect?host={at}\n")
-        assert stat.S_IMODE(at.stat().st_mode) == 0o700
-        taken = recipe("")
-        assert taken.returncode and "File exists" in taken.stderr, "one that is there already is not used"
-    finally:
-        shutil.rmtree(home)
-
-
 UNITS = REPOSITORY / "deployments" / "systemd"
-CHECKED = [
-    (unit, *re.findall(r"^ExecStartPre=/bin/sh -c '(.*)'$", (UNITS / f"{unit}.service").read_text(), re.MULTILINE))
-    for unit in ("ratchet-server", "ratchet-postgres")
-]
+(CHECK,) = re.findall(r"^ExecStartPre=/bin/sh -c '(.*)'$", (UNITS / "ratchet-server.service").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize(("unit", "check"), CHECKED)
-def test_a_unit_does_not_start_without_its_password_or_in_another_person_s_folder(unit, check, tmp_path):
+def test_a_unit_does_not_start_without_its_password_or_in_another_person_s_folder(tmp_path):
     """Without the file of settings the server of the unit stood open to everybody on the login node."""
-    assert "\nEnvironmentFile=%h/.config/ratchet.env\n" in (UNITS / f"{unit}.service").read_text(), (
+    assert "\nEnvironmentFile=%h/.config/ratchet.env\n" in (UNITS / "ratchet-server.service").read_text(), (
         "with -, it may lack"
     )
 
     def starts(**environment: str) -> bool:
         given = {"PREFECT_SERVER_API_AUTH_STRING": "me:secret", "PREFECT_HOME": str(tmp_path)} | environment
-        return not subprocess.run(["/bin/sh", "-c", check.replace("$$", "$")], env=given, check=False).returncode
+        return not subprocess.run(["/bin/sh", "-c", CHECK.replace("$$", "$")], env=given, check=False).returncode
 
     assert starts() and not starts(PREFECT_HOME=str(tmp_path / "gone"))
-    assert unit != "ratchet-server" or not starts(PREFECT_SERVER_API_AUTH_STRING="")
+    assert not starts(PREFECT_SERVER_API_AUTH_STRING="")
     if os.geteuid() == 0:
         shutil.chown(tmp_path, "nobody")
         assert not starts()

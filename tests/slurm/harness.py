@@ -19,11 +19,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import httpx
+import psutil
 import pytest
 import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -175,13 +178,24 @@ def _is_free(port: int) -> bool:
     return True
 
 
+class Busy(BaseHTTPRequestHandler):
+    """Answers 503 to everything."""
+
+    def do_GET(self) -> None:
+        self.send_error(503)
+
+    do_POST = do_PATCH = do_PUT = do_DELETE = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 class Server:
     """A Prefect server as `prefect server start` makes it, of one test's own: it can die and lose its database."""
 
-    def __init__(self, home: Path, database: str = "") -> None:
-        """`home` is its PREFECT_HOME, with its database, unless `database` is the address of another one."""
+    def __init__(self, home: Path) -> None:
+        """`home` is its PREFECT_HOME, with its database."""
         self._home, self._port = home, _free_ports()
-        self._database = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else {}
         self.address = f"http://127.0.0.1:{self._port}/api"
 
     def start(self) -> None:
@@ -191,9 +205,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=told,
                 stderr=told,
-                env=os.environ
-                | {"PREFECT_HOME": str(self._home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-                | self._database,
+                env=os.environ | {"PREFECT_HOME": str(self._home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"},
                 start_new_session=True,
             )
         end = time.monotonic() + PATIENT_SECONDS
@@ -221,6 +233,29 @@ class Server:
             yield
         finally:
             self.start()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It takes requests and answers none."""
+        every = [
+            self._process.pid,
+            *(child.pid for child in psutil.Process(self._process.pid).children(recursive=True)),
+        ]
+        for pid in every:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in every:
+                os.kill(pid, signal.SIGCONT)
+
+    @contextmanager
+    def answers_503(self) -> Iterator[None]:
+        """As behind a proxy, while it is started again."""
+        with self.away(), ThreadingHTTPServer(("127.0.0.1", self._port), Busy) as busy:
+            Thread(target=busy.serve_forever, daemon=True).start()
+            yield
+            busy.shutdown()
 
     def lose_database(self) -> None:
         for file in self._home.glob("prefect.db*"):
@@ -612,12 +647,6 @@ class Bench:
         answer = self._client.request(method, f"{self.address}{path}", json=given)
         answer.raise_for_status()
         return answer.json() if answer.content else None
-
-    def runs_of(self, name: str) -> list[Run]:
-        """Flow runs whose name begins so, oldest first."""
-        wanted = {"flow_runs": {"name": {"like_": name}}, "sort": "START_TIME_ASC"}
-        found = self.api("POST", "/flow_runs/filter", wanted)
-        return [Run(self, run["id"]) for run in found if run["name"].startswith(name)]
 
     # ------------------------------------------------------------------------------------------------- workers
 

@@ -4,14 +4,12 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from storage import attempts
 from tests.slurm.harness import Bench, Run, Server, toy_study
-from tests.slurm.postgres import NoPostgres, postgres
 
 pytestmark = pytest.mark.slurm_long
 AWAY_SECONDS = 120
@@ -37,28 +35,16 @@ def bench(_bench: Bench, server: Server, tmp_path: Path, monkeypatch: pytest.Mon
             bench.stop_workers()
 
 
-def test_on_postgresql_a_study_runs_and_a_server_that_dies_is_no_loss(_bench, tmp_path, monkeypatch):
-    with ExitStack() as ends:
-        try:
-            address = ends.enter_context(postgres())
-        except NoPostgres as error:
-            pytest.skip(f"no PostgreSQL here: {error}")
-        home = tmp_path / "home"
-        home.mkdir()
-        server = Server(home, address)
-        server.start()
-        ends.callback(server.kill)
-        bench = Bench(_bench.cluster, server.address, tmp_path / "own")
-        bench.deploy()
-        ends.enter_context(bench.at_hand(monkeypatch))
-        ends.callback(bench.stop_workers)
-        bench.ensure_worker("ratchet")
-        flow, pause = started(bench, "on-postgres", tmp_path)
-        with server.away():
-            pass
+@pytest.mark.drawn
+@pytest.mark.parametrize("how", ["hangs", "answers 503"])
+def test_a_server_that_does_not_serve_delays_no_job_and_the_states_are_set_afterwards(bench, server, tmp_path, how):
+    bench.ensure_worker("ratchet")
+    flow, pause = started(bench, "delayed", tmp_path)
+    with server.frozen() if how == "hangs" else server.answers_503():
         pause.unlink()
-        flow.wait("Completed")
-        assert len(bench.cluster.jobs("on-postgres-s3-")) == 2 and not list(home.glob("prefect.db*")), bench.told()
+        bench.until("the report is made", lambda: [*tmp_path.glob("delayed/*/toy-report/*/COMPLETE.json")], 120)
+    flow.wait("Completed")
+    assert len(bench.cluster.jobs("delayed-s3-")) == 2, bench.told()
 
 
 def started(bench: Bench, name: str, tmp_path: Path) -> tuple[Run, Path]:
