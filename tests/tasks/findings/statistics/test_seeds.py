@@ -99,8 +99,8 @@ def test_sources_that_are_all_alike_leave_student_s_t_of_the_seeds():
 
 def test_differences_of_models_are_those_of_each_seed():
     studies = [some("a", 0.5, 12, seed=seed) + some("b", 0.2, 12, seed=seed + 10) for seed in range(3)]
-    found = difference_over_seeds(studies, "b", "a", "relative_increase", 0.95)
-    of_seeds = [paired_effects([rows], "b", "a", 100, 0.95).relative_increase.value for rows in studies]
+    found = difference_over_seeds(studies, "b", "a", 0.95)
+    of_seeds = [paired_effects([rows], "b", "a", 100, 0.95).increase_nats_per_token.value for rows in studies]
     assert found.of_seeds == pytest.approx(of_seeds) and found.sources == 12
     assert found.interval[0] < found.value < found.interval[1] < 0 and found.p_value < 0.05
 
@@ -108,18 +108,18 @@ def test_differences_of_models_are_those_of_each_seed():
 @pytest.mark.filterwarnings("error")
 def test_seeds_and_sources_that_are_all_alike_have_no_width_and_one_source_no_interval():
     alike = [row(model, i, 4.0, 4.5) for model in "ab" for i in range(5)]
-    found = difference_over_seeds([alike, alike], "b", "a", "increase_nats_per_token", 0.95)
+    found = difference_over_seeds([alike, alike], "b", "a", 0.95)
     assert (found.interval, found.p_value) == ([0.0, 0.0], None)
     one = [given | {"source": "one"} for given in alike]
-    assert difference_over_seeds([one, one], "b", "a", "increase_nats_per_token", 0.95).interval is None
+    assert difference_over_seeds([one, one], "b", "a", 0.95).interval is None
 
 
 def test_what_is_compared_must_be_two_seeds_and_the_same_tokens():
     rows = some("a") + some("b")
     with pytest.raises(ValueError, match="1 seed gives no interval"):
-        difference_over_seeds([rows], "b", "a", "increase_nats_per_token", 0.95)
+        difference_over_seeds([rows], "b", "a", 0.95)
     with pytest.raises(ValueError, match="not attacked on the same tokens of document 029"):
-        difference_over_seeds([rows, rows[:-1]], "b", "a", "increase_nats_per_token", 0.95)
+        difference_over_seeds([rows, rows[:-1]], "b", "a", 0.95)
 
 
 @pytest.mark.parametrize("level", [0.95, 1 - 0.05 / 24])
