@@ -124,11 +124,10 @@ def _digest(values: Iterable[object]) -> str:
 
 
 def complete(folder: Path, model: nn.Module) -> tuple[list[ModulePlan], list[ModuleStatistics]]:
-    """Plan and statistics of finished factors; BadInput where they are another model's, CheckFailed where a module is
-    not finished, or counted other examples than planned."""
+    """Plan and statistics of finished factors; CheckFailed where they are another model's, a module is not finished, or
+    counted other examples than planned."""
     request = durable.read_json(folder / "request.json")
-    if request["model"] != model_digest(model):
-        raise BadInput(f"{folder} has the factors of another model: its weights differ from those of the scores")
+    require_equal(f"digest of the model whose factors are in {folder}", request["model"], model_digest(model))
     plan = [ModulePlan(**item) for item in request["plan"]]
     statistics = [read(folder, item) for item in plan]
     for done in statistics:

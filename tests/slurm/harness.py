@@ -36,11 +36,11 @@ from deployments.dag.walk import Handle
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Site, read_site
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder, run_of
+from deployments.slurm.pool.records import Record, record_of
 from deployments.slurm.study import study as study_file
 from deployments.slurm.study.engine import Engine
 from deployments.slurm.study.follow import entrust
 from deployments.slurm.study.looks import Looks
-from deployments.slurm.study.records import Record, record_of
 from deployments.slurm.study.standings import Standings
 from deployments.slurm.study.stop import cancel_jobs, mark_stopped
 from deployments.slurm.study.study import SlurmStudy

@@ -3,9 +3,9 @@
 import pytest
 
 from deployments.dag.page import load_page
+from deployments.slurm.pool.records import Record, record_of
 from deployments.slurm.study.follow import entrust
 from deployments.slurm.study.looks import Looks
-from deployments.slurm.study.records import Record, record_of
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts
 from storage.errors import BadInput

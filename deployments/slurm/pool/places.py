@@ -15,7 +15,7 @@ from typing import Literal
 from deployments.slurm.cluster.client import Done, Job, NotInstalled, Unreachable, call
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.pool.reconcile import SetState
-from deployments.slurm.study.records import Records
+from deployments.slurm.pool.records import Records
 
 LOG = logging.getLogger("ratchet.slurm")
 WAITS = "AwaitingPlace"

@@ -26,8 +26,8 @@ from deployments.slurm.pool.reconcile import (
     SetState,
     reconcile,
 )
+from deployments.slurm.pool.records import Records
 from deployments.slurm.pool.submissions import Submissions
-from deployments.slurm.study.records import Records
 
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_AGAIN_SECONDS = 20.0

@@ -21,7 +21,7 @@ from deployments.slurm.job.resources import description_of, kept_resources, plan
 from deployments.slurm.pool.places import UNDER_WAY, Places
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Action, Finish, Limits, Run, SetState
-from deployments.slurm.study.records import Records
+from deployments.slurm.pool.records import Records
 from storage import locks
 from storage.errors import BadInput
 from storage.visible import visible

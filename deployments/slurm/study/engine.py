@@ -10,9 +10,9 @@ from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.pool.places import UNDER_WAY
 from deployments.slurm.pool.reconcile import SetState
+from deployments.slurm.pool.records import Records
 from deployments.slurm.pool.service import Service
 from deployments.slurm.study import study as study_file
-from deployments.slurm.study.records import Records
 from deployments.slurm.study.standings import Look, Standings, Told, nobody
 from deployments.slurm.study.stop import wanted_by_others
 from deployments.slurm.study.study import SlurmStudy

@@ -13,7 +13,7 @@ from deployments.dag.walk import Handle
 from deployments.slurm.cluster.client import SlurmCommands, Unreachable
 from deployments.slurm.cluster.diagnosis import ENDS, accounted_end
 from deployments.slurm.job.journal import CANCEL_WORDS, Journal, Submission, end_of, jobs_folder
-from deployments.slurm.study.records import Record, Records
+from deployments.slurm.pool.records import Record, Records
 from storage import attempts, generations, locks
 from storage.errors import Held
 from storage.run_directory import RunDirectory

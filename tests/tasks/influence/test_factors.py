@@ -184,7 +184,7 @@ def test_factors_of_something_else_are_neither_continued_nor_scored(tmp_path):
             factors(task, tmp_path, **options)
     with pytest.raises(BadInput, match="another content, model"):
         factors(other, tmp_path)
-    with pytest.raises(BadInput, match="another model"):
+    with pytest.raises(CheckFailed, match="digest of the model whose factors"):
         next(scores(other, other, everything(other), everything(other), tmp_path))
     altered = replace(task, batch=lambda indices: (task.batch(indices)[0].flip(-1), task.batch(indices)[1]))
     with pytest.raises(BadInput, match="factors of another content: "):

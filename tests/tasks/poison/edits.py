@@ -114,7 +114,7 @@ REFUSED: list[tuple[str, Edit, Change, str]] = [
     ("report", labels_derived_anew, unchanged, DRAWN),
     ("report", a_row_of_no_pool, unchanged, DRAWN),
     ("report", a_row_less_is_poisoned, unchanged, DRAWN),
-    ("report", nothing, untrained_weights, "trainings whose weights never moved ['victim-0']: measured 1"),
+    ("report", nothing, untrained_weights, "digest of the model whose factors are in"),
     ("report", nothing, model_of_the_victim, "weights of one on other rows ['control-0']: measured 1"),
     ("audit", nothing, other_rows_removed, "that the rows called detected are those, seed 0"),
     ("audit", scores_of_the_truth, unchanged, "that the rows called detected are those, seed 0"),

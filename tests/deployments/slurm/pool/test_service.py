@@ -15,8 +15,8 @@ from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission, jobs_folder
 from deployments.slurm.pool.places import Alive
 from deployments.slurm.pool.reconcile import Finish, Run, SetState
+from deployments.slurm.pool.records import Records, record_of
 from deployments.slurm.pool.service import FEW_SECONDS, Service, interval_seconds, notify
-from deployments.slurm.study.records import Records, record_of
 from storage import durable, locks
 from storage.errors import BadInput
 from tests.deployments.slurm.job.test_asked import a_stage

@@ -16,10 +16,10 @@ from deployments.dag.page import load_page
 from deployments.slurm.cluster.client import Job
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission, jobs_folder
+from deployments.slurm.pool.records import Records, record_of
 from deployments.slurm.study import cancel
 from deployments.slurm.study import study as study_file
 from deployments.slurm.study.engine import Engine
-from deployments.slurm.study.records import Records, record_of
 from deployments.slurm.study.stop import cancel_jobs, mark_stopped
 from deployments.slurm.study.study import SlurmStudy
 from tests.slurm import toy

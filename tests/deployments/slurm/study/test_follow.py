@@ -215,16 +215,6 @@ def test_a_study_whose_code_is_newer_than_the_process_that_serves_is_left_to_ano
     assert not server.look() and "changed" in server.end_of(slurm)[1], "where nobody else takes it, it is told"
 
 
-def test_of_two_one_serves_and_the_other_tells_what_it_sees(tmp_path, noted):
-    slurm, first, second = started(toy_study("watched")), a_server(), a_server()
-    first.look()
-    second.look()
-    assert first.serves and not second.serves and second.end_of(slurm) is None and len(noted.looks) == 1
-    first.end()
-    second.look()
-    assert second.serves
-
-
 def test_bad_input_is_a_state_of_the_study_and_no_traceback(tmp_path, monkeypatch, prefect_server, caplog):
     def refuses(*_: Any) -> None:
         raise BadInput("memory_gb: 900 GB asked for")

@@ -16,9 +16,9 @@ from deployments.functions import REPORT
 from deployments.slurm.cluster.client import Job, Unreachable
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission, jobs_folder
+from deployments.slurm.pool.records import Records, record_of
 from deployments.slurm.study.engine import Engine, _keep_results
 from deployments.slurm.study.follow import final_state
-from deployments.slurm.study.records import Records, record_of
 from deployments.slurm.study.standings import Look, Standing, Standings
 from deployments.slurm.study.study import SlurmStudy
 from flows.command.study import stand_of

@@ -8,7 +8,7 @@ import pytest
 from deployments.dag.walk import Handle, Walk
 from deployments.slurm.job.journal import jobs_folder
 from deployments.slurm.pool.reconcile import SetState
-from deployments.slurm.study.records import FILE, Records, record_of
+from deployments.slurm.pool.records import FILE, Records, record_of
 from storage import durable, generations
 from tests.deployments.toy import ToyConfig, toy_stage
 
