@@ -68,7 +68,7 @@ assets: .venv/installed
 
 # Without what they ask for: nanoGCG pins a transformers of 2024, which would bring an older torch with it.
 .venv-peers: .venv/installed
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ nanogcg==0.3.0 torch-lr-finder==0.2.2
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ nanogcg==0.3.0 torch-lr-finder==0.2.2 submitit==1.5.4
 
 # lm-evaluation-harness, for benchmarks/perplexity.py, on our torch and transformers too.
 .venv-lm-eval: .venv/installed

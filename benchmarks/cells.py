@@ -1,4 +1,4 @@
-"""A study of nothing but stages that are ready at once: each rests for some seconds."""
+"""A study of cells that do nothing: each is a chain of three stages that rest for some seconds."""
 
 import time
 from typing import Any
@@ -12,9 +12,9 @@ from tasks.stage.study import StageConfiguration, StudyBase
 
 
 class CellConfig(StageConfiguration):
-    """One cell."""
+    """One stage of a cell."""
 
-    number: int = scientific(0, description="Tells it from another cell.")
+    number: int = scientific(0, description="Tells the cell from another one.")
     seconds: float = execution(0.0, description="How long it rests.")
 
 
@@ -26,25 +26,28 @@ class Study(StudyBase):
     """So many cells."""
 
     cells: int = scientific(8, description="How many.")
-    seconds: float = execution(0.0, description="How long each rests.")
+    seconds: float = execution(0.0, description="How long each stage rests.")
     execution: Execution = execution(Execution(cpu_threads=1), description="How, and what its jobs ask for.")
 
 
-CELL = Stage("cell", CellConfig, "benchmarks.cells:rest", needs="cpu")
+FIRST, SECOND, THIRD = (
+    Stage(name, CellConfig, "benchmarks.cells:rest", needs="cpu") for name in ("first", "second", "third")
+)
 GATHER = Stage("gather", GatherConfig, "benchmarks.cells:gather", needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:
-    cells = {
-        f"cell_{number}": stage(CELL, CellConfig(number=number, seconds=study.seconds)) for number in range(study.cells)
-    }
-    return stage(GATHER, GatherConfig(), **cells)
+    ends = {}
+    for number in range(study.cells):
+        config = CellConfig(number=number, seconds=study.seconds)
+        ends[f"cell_{number}"] = stage(THIRD, config, given=stage(SECOND, config, given=stage(FIRST, config)))
+    return stage(GATHER, GatherConfig(), **ends)
 
 
 cells = study_flow(page)
 
 
-def rest(run: StageRun, config: CellConfig) -> dict[str, Any]:
+def rest(run: StageRun, config: CellConfig, given: Any = None) -> dict[str, Any]:
     time.sleep(config.seconds)
     return {"number": config.number}
 

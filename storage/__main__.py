@@ -74,8 +74,8 @@ def add_json(command: argparse._ActionsContainer) -> None:
 
 
 def add_root(command: argparse.ArgumentParser) -> None:
-    """Adds the folder that a command looks at (default: `runs`), as an argument and as the option `--root`."""
-    runs, help_ = Path("runs"), "folder of the run directories (default: runs)"
+    """Adds the folder that a command looks at, as an argument and as the option `--root`."""
+    runs, help_ = Path("runs"), "folder of the run directories (default: runs; where there is none, the site's)"
     command.add_argument("root", metavar="ROOT", nargs="?", action=_SetIfNamed, type=Path, default=runs, help=help_)
     command.add_argument("--root", type=Path, default=runs, help="the same")
 

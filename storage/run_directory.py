@@ -130,11 +130,9 @@ def find_runs(root: Path) -> list[Path]:
 
 
 def find_run(root: Path, name: str) -> RunDirectory:
-    """The run that a person names by its folder, also relative to `root`, or by the beginning of its fingerprint.
-
-    Raises BadInput, which lists the candidates, where that is not one run.
-    """
-    folders = (Path(name).expanduser(), root / name)
+    """The run that a person names by its folder, also relative to `root`, by the beginning of its fingerprint, or by the
+    study whose newest result it is. Raises BadInput, which lists the candidates, where that is not one run."""
+    folders = (Path(name).expanduser(), root / name, root / name / LATEST)
     for folder in folders:
         if (folder / "stage.json").is_file():
             return run_in(folder.resolve())

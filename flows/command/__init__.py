@@ -7,9 +7,9 @@
     ratchet sweep robustness --over seed=42,1337 [--over key=value,value ...] ...    as `run`, for each combination
     ratchet status robustness ...        as `run ... --status`, with --over of a sweep
     ratchet rehearse FILE.py ...         kills each stage at its bad moments: does it go on exactly?
-    ratchet cancel robustness ...        ends a study on SLURM, its runs in Prefect and its jobs
+    ratchet cancel robustness ...        ends a study on SLURM, its flow run in Prefect and its jobs
     ratchet list [ROOT]                  the studies below a folder of run directories, and what came out
-    ratchet show RUN                     all about one run: its folder, or the beginning of its fingerprint
+    ratchet show RUN                     all about one run: its folder, the beginning of its fingerprint, or its study
     ratchet compare A B                  what differs between two runs of one stage
     ratchet compare FILE.csv             which differences between arms their seeds show
     ratchet audit RUN                    recorded numbers of a finished study computed again, by a plain path
@@ -18,7 +18,7 @@
     ratchet tensorboard [ROOT]           what trainings measure, as TensorBoard's event files
     ratchet verify|prune|export ROOT     what is kept below a folder of run directories
     ratchet ui [STUDY]                   Prefect's UI on this machine, to start studies in and to watch them
-    ratchet deploy [STUDY ...]           pools and deployments on a Prefect server that stays: for a cluster
+    ratchet deploy [STUDY ...]           pool and deployments on a Prefect server that stays: for a cluster
     ratchet doctor [--site FILE]         whether a cluster has what studies need, or what to do
     ratchet schema STUDY                 the JSON schema of a profile, for an editor
 
@@ -30,6 +30,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from flows.command.options import ratchet_parser
 from flows.command.terminal import refuse, show
@@ -63,6 +64,13 @@ def ratchet(arguments: Sequence[str] | None = None) -> int:
     return _answer(options)
 
 
+def _root_of_site() -> Path | None:
+    """Where the runs of this cluster lie; None where this is set up for none."""
+    from deployments.slurm.cluster.site import has_site, read_site
+
+    return Path(read_site().root) if has_site() else None
+
+
 def _answer(options: argparse.Namespace) -> int:
     """The exit code of the work that the options name; bad input is one clear line."""
     log_visibly()
@@ -70,6 +78,8 @@ def _answer(options: argparse.Namespace) -> int:
         return refuse(f"Python {sys.version.split()[0]} is not supported: use Python 3.11, 3.12 or 3.13")
     module, _, name = options.work.partition(":")
     try:
+        if vars(options).get("root") == Path("runs") and not Path("runs").is_dir():
+            options.root = _root_of_site() or options.root
         return getattr(import_module(module), name)(options)
     except BadInput as error:
         return refuse(str(error))

@@ -15,7 +15,7 @@ EXIT_CODES = "Exit codes: " + ", ".join(
     f"{code} {words}"
     for code, words in sorted({state.exit_code: state.words for state in reversed(outcome.PRECEDENCE)}.items())
 )
-RUN = "a run directory, or the beginning of its fingerprint as tables print it"
+RUN = "a run directory, the beginning of its fingerprint as tables print it, or a study: its newest result"
 SHELLS = ("bash", "zsh", "tcsh")
 Add = Callable[..., argparse.ArgumentParser]
 
@@ -221,7 +221,7 @@ def _add_runs(add: Add) -> None:
     audits.add_argument("--seed", type=int, help="draws the examples; another one draws others (default: drawn anew)")
     card.add_argument("folder", metavar="FOLDER", type=Path, help="new folder for the copy")
     for command in (shows, compares, audits, card):
-        root_help = "folder of the run directories (default: runs)"
+        root_help = "folder of the run directories (default: runs; where there is none, the site's)"
         command.add_argument("--root", type=Path, default=Path("runs"), help=root_help)
     index = add(
         "index",

@@ -9,9 +9,11 @@ from importlib.metadata import version
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from deployments.views.index import leave_for_people
 from flows import command
 from storage import durable, locks
 from tests.conftest import REPOSITORY
+from tests.flows.answers import Study, finished
 
 
 def test_the_options_are_frozen():
@@ -292,3 +294,17 @@ def test_the_status_of_a_study_on_slurm_asks_no_prefect_server(tmp_path, monkeyp
         code = command.main("flows.robustness", ["--profile", "smoke", "--dispatch", "slurm", "--status"])
     printed = capsys.readouterr().out
     assert code == 75 and "ready: starting the study starts it" in printed and "waits for setup" in printed
+
+
+def test_the_root_of_the_site_is_taken_where_no_runs_are_here_and_a_study_s_name_for_its_newest_result(
+    tmp_path, monkeypatch, capsys
+):
+    last = finished(tmp_path / "shared", Study(name="one"))[-1]
+    leave_for_people(last)
+    (tmp_path / "site.yaml").write_text(f"root: {tmp_path / 'shared'}\n")
+    monkeypatch.setenv("RATCHET_SITE", str(tmp_path / "site.yaml"))
+    monkeypatch.chdir(tmp_path)
+    for words in (["list"], ["show", "one"], ["verify"]):
+        assert command.ratchet(words) == 0 and "one" in capsys.readouterr().out
+    (tmp_path / "runs").mkdir()
+    assert command.ratchet(["show", "one"]) == 2 and "no runs below runs" in capsys.readouterr().err
