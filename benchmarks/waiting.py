@@ -73,10 +73,7 @@ def watched(command: list[str], environment: dict[str, str], cluster: Cluster, s
     asked = re.findall(r"^\s+(REQUEST_\S*(?:JOB_INFO|SUBMIT)\S*)\s.*?count:(\d+)", cluster.slurm("sdiag"), re.MULTILINE)
     return {
         "seconds": time.monotonic() - began,
-        "processor time, s": after.children_user
-        + after.children_system
-        - before.children_user
-        - before.children_system,
+        "processor time, s": used,
         "memory, MB": peak / 1e6,
         "submissions": sum(int(times) for name, times in asked if "SUBMIT" in name),
         "questions": sum(int(times) for name, times in asked if "INFO" in name),

@@ -79,10 +79,11 @@ def flow_of(page: Page) -> Flow[..., Any]:
             return prefect_state(BAD_INPUT, str(error))
         hold(walk.root)
         own = [study_file.tag(slurm.file)] if slurm else []
+        of_command = {*own} <= {*flow_run.tags} and flow_run.run_count == 1  # which gave it the tag, and started it
         add_tags([study.name, "sweep" if over else f"seed-{study.seed}", *own])
         for note in notes(walk.handles):
             get_run_logger().warning("%s", note)
-        return follow_in_flow(slurm) if slurm else run_here(swept, study, walk)
+        return follow_in_flow(slurm, of_command) if slurm else run_here(swept, study, walk)
 
     run.__annotations__ = {
         "study": Annotated[page.model, Form(page.model)],

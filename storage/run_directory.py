@@ -130,8 +130,8 @@ def find_runs(root: Path) -> list[Path]:
 
 
 def find_run(root: Path, name: str) -> RunDirectory:
-    """The run that a person names by its folder, also relative to `root`, by the beginning of its fingerprint, or by the
-    study whose newest result it is. Raises BadInput, which lists the candidates, where that is not one run."""
+    """The run that a person names by its folder, also relative to `root`, by the beginning of its fingerprint, or by
+    its study, for its newest result. Raises BadInput, which lists the candidates, where that is not one run."""
     folders = (Path(name).expanduser(), root / name, root / name / LATEST)
     for folder in folders:
         if (folder / "stage.json").is_file():

@@ -11,7 +11,7 @@ from deployments.slurm.study import efficiency
 from deployments.slurm.study import study as study_file
 from deployments.slurm.study.doctor import look
 from deployments.slurm.study.engine import Engine
-from deployments.slurm.study.follow import End, entrust, followed
+from deployments.slurm.study.follow import entrust, followed
 from deployments.slurm.study.looks import Looks
 from deployments.slurm.study.preflight import checked
 from deployments.slurm.study.stop import cancel_jobs, mark_stopped
@@ -38,13 +38,14 @@ def run_on_slurm(slurm: SlurmStudy, wait: bool) -> int:
 
     Who waits needs no server: this process submits the jobs. Where a server stands, its flow run shows the study.
     """
-    if configured():
-        address = _shown_in_prefect(slurm, wait)
-        if not wait:
-            show(f"the study in Prefect, where its flow run submits the jobs: {address}")
-            return outcome.AWAITING_RETRY.exit_code
+    address = _shown_in_prefect(slurm, wait) if configured() or not wait else ""
+    if address:
+        show(f"the study in Prefect: {address}")
+    if not wait:
+        return outcome.AWAITING_RETRY.exit_code
     try:
-        ended, message = _followed_here(slurm)
+        with terminated_by_sigterm(), Display(slurm.handles, OUT):
+            ended, message = followed(slurm, _show_change, is_entrusted=bool(address))
     except KeyboardInterrupt:
         show(JOBS_GO_ON)
         raise
@@ -59,8 +60,8 @@ def run_on_slurm(slurm: SlurmStudy, wait: bool) -> int:
 
 
 def _shown_in_prefect(slurm: SlurmStudy, wait: bool) -> str:
-    """Address of the study's flow run, which a worker of the pool `ratchet` runs; empty where this command waits and
-    no server answers."""
+    """Starts the study, and returns the address of its flow run, which a worker of the pool `ratchet` runs; empty where
+    this command waits and no server answers."""
     import httpx
     from prefect.exceptions import PrefectException
 
@@ -68,19 +69,16 @@ def _shown_in_prefect(slurm: SlurmStudy, wait: bool) -> str:
 
     try:
         require_server()
-        entrust(slurm, Looks(slurm.site))
-        return address_of(slurm)
-    except (BadInput, httpx.HTTPError, PrefectException) as error:
+    except BadInput as error:
         if not wait:
             raise
         show(f"not shown in Prefect: {error}", style="yellow")
         return ""
-
-
-def _followed_here(slurm: SlurmStudy) -> End:
-    """How the study ended, followed by this process, or by another one that serves the same root."""
-    with terminated_by_sigterm(), Display(slurm.handles, OUT):
-        return followed(slurm, _show_change)
+    entrust(slurm, Looks(slurm.site))
+    try:
+        return address_of(slurm)
+    except (httpx.HTTPError, PrefectException) as error:
+        raise BadInput(f"the study is started, but not shown in Prefect: {error}. Start it again") from None
 
 
 def detach(slurm: SlurmStudy) -> int:

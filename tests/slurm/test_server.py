@@ -59,33 +59,13 @@ def started(bench: Bench, name: str, tmp_path: Path) -> tuple[Run, Path]:
 
 @pytest.mark.drawn
 def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_agree(bench, server, tmp_path):
-    """One job starts, one trains and one ends while the server is away; and a study flow looks on."""
-    often = bench.environment["PREFECT_WORKER_QUERY_SECONDS"]
     bench.environment["PREFECT_WORKER_QUERY_SECONDS"] = "10"  # the default: asking more often Prefect's own gives up
     bench.ensure_worker("ratchet")
-    bench.environment["PREFECT_WORKER_QUERY_SECONDS"] = often
-    bench.ensure_worker()
     flow, pause = started(bench, "watched", tmp_path)
-    ends = bench.dispatch(tmp_path / "ends", pauses=True)
-    ends.training_began()
-    ends.run.wait("Running")
-    bench.cluster.hold()
-    starts = bench.dispatch(tmp_path / "starts", steps=20)
-    starts.job("PENDING")
-
-    began = time.monotonic()
     with server.away():
-        bench.cluster.release()
-        starts.job("COMPLETED")
-        ends.go_on()
-        ends.job("COMPLETED")
-        time.sleep(max(0.0, AWAY_SECONDS - (time.monotonic() - began)))
+        time.sleep(AWAY_SECONDS)
         assert "RUNNING" in bench.cluster.jobs("watched-s3-toy-training.").values(), bench.told()
     pause.unlink()
-    for one in (starts, ends):
-        one.run.wait("Completed")
-        assert len(one.submissions()) == len(one.jobs()) == 1
-        assert not {"Crashed", "Failed", "AwaitingRetry"} & set(one.run.history()), one.run.history()
     flow.wait("Completed")
     assert "Crashed" not in flow.history()
     assert len(bench.cluster.jobs("watched-s3-toy-training.")) == len(bench.cluster.jobs("watched-s3-toy-report.")) == 1

@@ -59,23 +59,6 @@ def test_a_study_whose_worker_was_killed_and_replaced_is_cancelled_as_any_other(
     assert state_of(training) == "Cancelled" and not {"Crashed", "Failed"} & {*flow.history()}
 
 
-@pytest.mark.drawn
-def test_of_two_that_serve_a_root_one_submits_and_the_other_takes_over_when_it_is_killed(bench, tmp_path):
-    second = bench.start_worker(key="server-2")
-    try:
-        before = [bench.dispatch(tmp_path / f"before{n}", steps=60, step_seconds=0.25) for n in range(3)]
-        for one in before:
-            one.job("RUNNING", "COMPLETED")
-        assert "another process serves" in second.told()
-        bench.workers["server"].kill()
-        after = bench.dispatch(tmp_path / "after")
-        for one in (*before, after):
-            one.run.wait("Completed")
-        assert submitted_once(*before, after), bench.told()
-    finally:
-        bench.stop_workers("server-2")
-
-
 def test_a_killed_study_flow_that_is_retried_attaches_to_what_runs(bench, tmp_path):
     root, pause = tmp_path / "runs", tmp_path / "pause"
     pause.touch()

@@ -42,10 +42,11 @@ ESTIMATE_EVERY_SECONDS = 30.0
 """It reads a file of every stage, on a disk that others use too."""
 
 
-def follow_in_flow(slurm: SlurmStudy) -> State[Any]:
+def follow_in_flow(slurm: SlurmStudy, of_command: bool) -> State[Any]:
     """Follows the study in the present flow run, each stage as a task of it.
 
-    The flow run may die at any time: the jobs go on, and started again it attaches to them.
+    The flow run may die at any time: the jobs go on, and started again it attaches to them. `of_command`: it shows what
+    a command has started, and starts nothing again.
     """
     with get_client(sync_client=True) as client:
         shown = StudyArtifacts(client, slurm.study.name, str(flow_run.id))
@@ -53,7 +54,7 @@ def follow_in_flow(slurm: SlurmStudy) -> State[Any]:
         board = _Board(slurm, shown)
         try:
             outlive_worker(lambda: stop(slurm))
-            return prefect_state(*_shown_to_the_end(slurm, board))
+            return prefect_state(*_shown_to_the_end(slurm, board, of_command))
         except BadInput as error:
             return prefect_state(BAD_INPUT, str(error))
         finally:
@@ -65,14 +66,14 @@ def follow_in_flow(slurm: SlurmStudy) -> State[Any]:
                 best_effort(lambda: shown.results(slurm.handles[-1].run))
 
 
-def _shown_to_the_end(slurm: SlurmStudy, board: _Board) -> End:
+def _shown_to_the_end(slurm: SlurmStudy, board: _Board, of_command: bool) -> End:
     """How the study ended, which a thread follows: a server that is away or slow delays no job."""
     end: Future[End] = Future()
     changes: SimpleQueue[tuple[Handle, Standing]] = SimpleQueue()
 
     def follow() -> None:
         try:
-            end.set_result(followed(slurm, lambda *change: changes.put(change), goes_on=True))
+            end.set_result(followed(slurm, lambda *change: changes.put(change), goes_on=True, is_entrusted=of_command))
         except BaseException as error:
             end.set_exception(error)
 

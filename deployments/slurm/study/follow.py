@@ -52,24 +52,28 @@ class Studies:
 
     def look(self) -> bool:
         """Starts what is ready, and lets go of what has ended; True where anything is left to follow."""
-        if service := self._serving():
-            followed = [*filter(self._follows, self._list.entries())]
-            if not self.serves:
-                return True
-            service.poll()  # first: how jobs ended that a person's start may begin again
-            for entry in followed:
-                self._look_at(entry)
-            self._engine.submit_due()
+        try:
+            if service := self._serving():
+                followed = [*filter(self._follows, self._list.entries())]
+                if self.serves:
+                    service.poll()  # first: how jobs ended that a person's start may begin again
+                    for entry in followed:
+                        self._look_at(entry)
+                    self._engine.submit_due()
+        except OSError as error:  # a full disk, say: the next look
+            LOG.warning("this look was broken off: %s", error)
         return bool([*self._list.entries()])
 
     def end_of(self, slurm: SlurmStudy) -> End | None:
         """How a study ended; None while it is followed. Tells how it stands where another process serves."""
-        if not self.serves:
-            slurm.walk.check_markers()
-            stages = self._engine.standings(slurm, partial(self._tell_change, slurm.file.stem))
-            if slurm.file not in {entry.file for entry in self._list.entries()}:
-                return final_state(stages)
-        return self._ends.get(slurm.file)
+        if slurm.file in self._ends:
+            return self._ends[slurm.file]
+        is_followed = slurm.file in {entry.file for entry in self._list.entries()}
+        if is_followed and self.serves:
+            return None
+        slurm.walk.check_markers()
+        stages = self._engine.standings(slurm, partial(self._tell_change, slurm.file.stem))
+        return None if is_followed else final_state(stages)
 
     @property
     def serves(self) -> bool:
@@ -147,16 +151,14 @@ class Studies:
         slurm, tell = self._studies[entry.file], partial(self._tell_change, entry.file.stem)
         try:
             stages = self._engine.start(slurm, tell) if entry.by_person else self._engine.advance(slurm, tell)
-        except OSError as error:
+            if entry.by_person:
+                self._list.add(Entry(entry.file, entry.root, by_person=False))
+            if not stages.under_way:
+                self._let_go(entry, final_state(stages))
+        except OSError as error:  # the disk of one study stops no other
             LOG.warning("%s: %s", entry.file.stem, error)
-            return
         except BadInput as error:
             self._let_go(entry, (BAD_INPUT, f"is not followed any more: {error}"))
-            return
-        if entry.by_person:
-            self._list.add(Entry(entry.file, entry.root, by_person=False))
-        if not stages.under_way:
-            self._let_go(entry, final_state(stages))
 
     def _tell_change(self, study: str, handle: Handle, standing: Standing) -> None:
         key = f"{study}/{handle.run.fingerprint}"
@@ -172,11 +174,11 @@ class Studies:
         self._studies.pop(entry.file, None)
 
 
-def followed(slurm: SlurmStudy, changed: Told, goes_on: bool = False) -> End:
+def followed(slurm: SlurmStudy, changed: Told, goes_on: bool = False, is_entrusted: bool = False) -> End:
     """Starts a study as a person does, and stays until it ends; BadInput says before any job what stands against it.
 
     `changed` gets each change of a stage. With `goes_on` whoever serves the root next follows the study where this
-    process ends first.
+    process ends first; `is_entrusted`: it was started a moment ago, and is followed by others too.
     """
 
     def tell(study: str, handle: Handle, standing: Standing) -> None:
@@ -184,8 +186,9 @@ def followed(slurm: SlurmStudy, changed: Told, goes_on: bool = False) -> End:
             changed(handle, standing)
 
     looks = Looks(slurm.site)
-    others_follow = slurm.file in {known.file for known in looks.entries()}
-    entry = entrust(slurm, looks)
+    others_follow = is_entrusted or slurm.file in {known.file for known in looks.entries()}
+    if not is_entrusted:
+        entrust(slurm, looks)
     studies = Studies(slurm.site, looks, tell)
     try:
         while True:
@@ -195,17 +198,15 @@ def followed(slurm: SlurmStudy, changed: Told, goes_on: bool = False) -> End:
             time.sleep(studies.seconds_to_next)
     finally:
         if not (others_follow or goes_on):
-            looks.remove(entry)
+            looks.remove(Entry(slurm.file, slurm.root, by_person=True))
         studies.end()
 
 
-def entrust(slurm: SlurmStudy, looks: Looks) -> Entry:
+def entrust(slurm: SlurmStudy, looks: Looks) -> None:
     """Keeps a study, and gives it to whoever serves the root; BadInput says before what stands against its jobs."""
     require_runnable(slurm)
     slurm.keep()
-    entry = Entry(slurm.file, slurm.root, by_person=True)
-    looks.add(entry)
-    return entry
+    looks.add(Entry(slurm.file, slurm.root, by_person=True))
 
 
 def final_state(stages: Standings) -> End:

@@ -18,6 +18,7 @@ from deployments.slurm.cluster.partitions import Cluster, read_cluster
 from deployments.slurm.cluster.site import VARIABLE, Resources, Site, folder_below
 from deployments.slurm.job.script import JobText, sbatch_text
 from storage import durable
+from storage.run_directory import read
 from tasks.stage import numerics
 
 FOLLOW = "follow"
@@ -66,8 +67,8 @@ class Looks:
     def entries(self) -> Iterator[Entry]:
         """The studies that it is to follow."""
         for file in sorted(self.folder.glob("studies/*.json")):
-            entry = durable.read_json(file)
-            yield Entry(Path(entry["file"]), Path(entry["root"]), bool(entry["by_person"]))
+            if entry := read(file):  # another process may have let go of it since
+                yield Entry(Path(entry["file"]), Path(entry["root"]), bool(entry["by_person"]))
 
     def jobs(self) -> list[Job]:
         """Looks that run or are queued. Raises Unreachable."""

@@ -182,6 +182,30 @@ def test_one_study_that_cannot_be_read_stops_no_other(tmp_path, noted, monkeypat
     assert [entry.file for entry in Looks(read_site()).entries()] == [other.file]
 
 
+def test_a_look_that_a_full_disk_breaks_off_is_made_again_and_a_listed_study_that_is_gone_is_passed_over(
+    tmp_path, noted, monkeypatch, caplog
+):
+    slurm, server = started(toy_study("full")), a_server()
+    (Looks(slurm.site).folder / "studies" / "gone.json").symlink_to("nowhere")
+
+    def full(engine: Engine) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Engine, "submit_due", full)
+    assert server.look() and "No space left on device" in caplog.text and server.serves
+
+
+def test_who_shows_what_a_command_has_started_starts_nothing_again(tmp_path, noted):
+    """The flow run of a study that a command started comes seconds later: a stage may have failed since."""
+    slurm, server = started(toy_study("shown")), a_server()
+    server.look()
+    server.end()
+    study_file.stopped(slurm.file).touch()
+    for _ in range(2):  # also when it has ended already
+        assert followed(slurm, lambda *_: None, is_entrusted=True)[0].name == "Cancelled"
+    assert [person for _, person in noted.looks] == [True]
+
+
 def failing_once(error: Exception) -> Any:
     left, at = [error], Look.at
 
