@@ -39,12 +39,13 @@ def bench(_bench: Bench, server: Server, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("how", ["hangs", "answers 503"])
 def test_a_server_that_does_not_serve_delays_no_job_and_the_states_are_set_afterwards(bench, server, tmp_path, how):
     bench.ensure_worker("ratchet")
-    flow, pause = started(bench, "delayed", tmp_path)
+    name = f"delayed-{how[:4]}"
+    flow, pause = started(bench, name, tmp_path)
     with server.frozen() if how == "hangs" else server.answers_503():
         pause.unlink()
-        bench.until("the report is made", lambda: [*tmp_path.glob("delayed/*/toy-report/*/COMPLETE.json")], 120)
+        bench.until("the report is made", lambda: [*tmp_path.glob(f"{name}/*/toy-report/*/COMPLETE.json")], 120)
     flow.wait("Completed")
-    assert len(bench.cluster.jobs("delayed-s3-")) == 2, bench.told()
+    assert len(bench.cluster.jobs(f"{name}-s3-")) == 2, bench.told()
 
 
 def started(bench: Bench, name: str, tmp_path: Path) -> tuple[Run, Path]:
