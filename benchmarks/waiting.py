@@ -21,13 +21,13 @@ import psutil
 from rich.console import Console
 
 from benchmarks import language
+from tests.conftest import REPOSITORY
 from tests.slurm.alone import Alone
 from tests.slurm.harness import Cluster
 
 OUT = Console(highlight=False, soft_wrap=True)
 PEER = """
 import sys, time
-sys.path.insert(0, ".venv-peers")
 import submitit
 
 folder, cells, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -88,9 +88,10 @@ def main(cells: int, seconds: float, folder: Path) -> None:
         study = ["benchmarks.cells", f"--set=cells={cells}", f"--set=seconds={seconds}"]
         ours = [sys.executable, "-m", "flows", "run", *study, "--dispatch=slurm", "--wait"]
         theirs = [sys.executable, "-c", PEER, str(folder / "peer"), str(cells), str(seconds)]
+        peers = {"PYTHONPATH": str(REPOSITORY / ".venv-peers")}  # their jobs import submitit too
         sides = {
             "ours": watched(ours, alone.environment, cluster, folder / "ours.log"),
-            "submitit": watched(theirs, alone.environment, cluster, folder / "peer.log"),
+            "submitit": watched(theirs, alone.environment | peers, cluster, folder / "peer.log"),
         }
     finally:
         cluster.wipe()
