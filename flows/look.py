@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from deployments.dag.walk import Handle
 from deployments.slurm.cluster.client import SlurmError
-from deployments.slurm.cluster.site import read_site
+from deployments.slurm.cluster.site import Site, read_site
 from deployments.slurm.study.follow import Studies
 from deployments.slurm.study.looks import Looks
 from deployments.slurm.study.standings import Standing
@@ -23,7 +23,7 @@ from tasks.stage.outcome import COMPLETED, FAILED
 
 LOG = logging.getLogger("ratchet.follow")
 AGAIN_SECONDS = 20.0
-"""Before it looks again itself, where SLURM takes no look after it."""
+"""Before it looks again itself, where SLURM takes no look after it or the site file cannot be read."""
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def main() -> int:
     log_visibly()
     logging.basicConfig(stream=sys.stdout, format="%(asctime)s %(message)s", level=logging.WARNING, force=True)
     logging.getLogger("ratchet").setLevel(logging.INFO)
-    site, this = read_site(), os.environ.get("SLURM_JOB_ID", "")
+    site, this = _site(), os.environ.get("SLURM_JOB_ID", "")
     looks = Looks(site)
     LOG.info("job %s looks after the studies in %s", this, looks.folder)
     studies = Studies(site, looks, tell)
@@ -44,6 +44,16 @@ def main() -> int:
         return FAILED.exit_code
     finally:
         studies.end()
+
+
+def _site() -> Site:
+    """The site, waited for while somebody edits its file: no look is queued yet in place of this one."""
+    while True:
+        try:
+            return read_site()
+        except BadInput as error:
+            LOG.error("%s", error)
+            time.sleep(AGAIN_SECONDS)
 
 
 def look(studies: Studies, looks: Looks, this: str) -> bool:

@@ -685,6 +685,18 @@ class Bench:
         self.dispatched.append(Dispatched(self, study, root, slurm.handles[0], pause))
         return self.dispatched[-1]
 
+    def start_flow(self, name: str, folder: Path) -> tuple[Run, Path, Path]:
+        """The flow run of a toy, which follows it by itself and has a checkpoint; its root; and a file: it trains until
+        that is removed."""
+        self.stop_workers("server")
+        self.ensure_worker("ratchet")
+        root, pause = folder / name, folder / f"pause-{name}"
+        pause.touch()
+        study = toy_study(name, pauses_while=str(pause)).model_dump(mode="json")
+        flow = self.run_deployment("toy/toy", study=study, root=str(root))
+        self.trains(root)
+        return flow, root, pause
+
     # -------------------------------------------------------------------------------------------------- waiting
 
     def trains(self, root: Path, number: int = 1) -> list[RunDirectory]:

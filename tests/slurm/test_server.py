@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage import attempts
-from tests.slurm.harness import Bench, Run, Server, toy_study
+from tests.slurm.harness import Bench, Server
 
 pytestmark = pytest.mark.slurm_long
 AWAY_SECONDS = 120
@@ -38,31 +38,18 @@ def bench(_bench: Bench, server: Server, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.drawn
 @pytest.mark.parametrize("how", ["hangs", "answers 503"])
 def test_a_server_that_does_not_serve_delays_no_job_and_the_states_are_set_afterwards(bench, server, tmp_path, how):
-    bench.ensure_worker("ratchet")
-    name = f"delayed-{how[:4]}"
-    flow, pause = started(bench, name, tmp_path)
+    flow, root, pause = bench.start_flow(name := f"delayed-{how[:4]}", tmp_path)
     with server.frozen() if how == "hangs" else server.answers_503():
         pause.unlink()
-        bench.until("the report is made", lambda: [*tmp_path.glob(f"{name}/*/toy-report/*/COMPLETE.json")], 120)
+        bench.until("the report is made", lambda: [*root.glob("*/toy-report/*/COMPLETE.json")], 120)
     flow.wait("Completed")
     assert len(bench.cluster.jobs(f"{name}-s3-")) == 2, bench.told()
-
-
-def started(bench: Bench, name: str, tmp_path: Path) -> tuple[Run, Path]:
-    """The flow run of a toy that trains until the file is removed."""
-    pause = tmp_path / f"pause-{name}"
-    pause.touch()
-    study = toy_study(name, pauses_while=str(pause)).model_dump(mode="json")
-    flow = bench.run_deployment("toy/toy", study=study, root=str(tmp_path / name))
-    bench.trains(tmp_path / name)
-    return flow, pause
 
 
 @pytest.mark.drawn
 def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_agree(bench, server, tmp_path):
     bench.environment["PREFECT_WORKER_QUERY_SECONDS"] = "10"  # the default: asking more often Prefect's own gives up
-    bench.ensure_worker("ratchet")
-    flow, pause = started(bench, "watched", tmp_path)
+    flow, _, pause = bench.start_flow("watched", tmp_path)
     with server.away():
         time.sleep(AWAY_SECONDS)
         assert "RUNNING" in bench.cluster.jobs("watched-s3-toy-training.").values(), bench.told()
@@ -74,16 +61,14 @@ def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_a
 
 @pytest.mark.drawn
 def test_with_a_new_database_a_start_repeats_nothing_and_the_study_goes_on(bench, server, tmp_path):
-    bench.ensure_worker("ratchet")
-    _, pause = started(bench, "forgotten", tmp_path)
-    (training,) = bench.trains(tmp_path / "forgotten")
+    _, root, _ = bench.start_flow("forgotten", tmp_path)
+    (training,) = bench.trains(root)
     bench.stop_workers()
     with server.away():
         server.lose_database()
         os.kill((attempts.newest(training.attempts) or {})["pid"], signal.SIGKILL)
     bench.deploy()
-    bench.ensure_worker("ratchet")
-    flow, pause = started(bench, "forgotten", tmp_path)
+    flow, _, pause = bench.start_flow("forgotten", tmp_path)
     bench.until("the next job trains", lambda: len(attempts.records(training.attempts)) == 2)
     pause.unlink()
     flow.wait("Completed")

@@ -45,10 +45,7 @@ def test_who_serves_next_finds_jobs_that_ran_on_waited_and_ended_meanwhile(bench
 @pytest.mark.drawn
 def test_a_study_whose_worker_was_killed_and_replaced_is_cancelled_as_any_other(bench, tmp_path):
     """Its cancel timed out after five minutes, and its jobs went on; or the next line of its log crashed it."""
-    bench.ensure_worker("ratchet")
-    bench.stop_workers("server")
-    study, root = toy_study("orphan", steps=2000, step_seconds=0.25), tmp_path / "runs"
-    flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(root))
+    flow, root, _ = bench.start_flow("orphan", tmp_path)
     (training,) = bench.trains(root)
     bench.workers["ratchet"].kill()
     bench.start_worker("ratchet")
@@ -60,13 +57,7 @@ def test_a_study_whose_worker_was_killed_and_replaced_is_cancelled_as_any_other(
 
 
 def test_a_killed_study_flow_that_is_retried_attaches_to_what_runs(bench, tmp_path):
-    root, pause = tmp_path / "runs", tmp_path / "pause"
-    pause.touch()
-    study = toy_study("attaches", pauses_while=str(pause))
-    bench.stop_workers("server")
-    bench.ensure_worker("ratchet")
-    flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(root))
-    bench.trains(root)
+    flow, _, pause = bench.start_flow("attaches", tmp_path)
     killed(bench, flow)
     flow.retry()
     flow.wait("Running")
@@ -94,12 +85,7 @@ def killed(bench: Bench, flow: Run) -> None:
 
 
 def test_a_study_whose_flow_run_was_killed_is_followed_to_its_end_by_the_deployment_advance(bench, tmp_path):
-    root, pause = tmp_path / "runs", tmp_path / "pause"
-    pause.touch()
-    study = toy_study("advanced", pauses_while=str(pause))
-    bench.stop_workers("server")
-    bench.ensure_worker("ratchet")
-    flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(root))
+    flow, root, pause = bench.start_flow("advanced", tmp_path)
     (training,) = bench.trains(root)
     killed(bench, flow)
     follows = bench.run_deployment("advance/advance", root=str(root))

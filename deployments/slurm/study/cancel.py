@@ -130,7 +130,7 @@ def finish_cancels(root: Path) -> None:
         if not study_file.stopped(file).exists():
             try:
                 _finish_cancel(SlurmStudy(page, study, site, root), file)
-            except (BadInput, PrefectException, httpx.HTTPError) as error:  # the others are ended all the same
+            except (BadInput, PrefectException, httpx.HTTPError, OSError) as error:  # the others are ended all the same
                 LOG.warning("%s: not asked whether it was cancelled: %s", file.stem, error)
 
 

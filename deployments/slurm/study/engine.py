@@ -44,20 +44,16 @@ class Engine:
         """How every stage stands; starts and writes nothing."""
         return _all(slurm, Look(self._records, SlurmCommands(), told=tell))
 
-    def start(self, slurm: SlurmStudy, tell: Told = nobody) -> Standings:
-        """Starts what is ready as a person does: what failed or was cancelled begins again."""
-        return self._advanced(slurm, tell, person=True)
+    def advance(self, slurm: SlurmStudy, tell: Told = nobody, person: bool = False) -> Standings:
+        """Starts what is ready; what failed or was cancelled begins again where a `person` asks, else it stays so.
 
-    def advance(self, slurm: SlurmStudy, tell: Told = nobody) -> Standings:
-        """Starts what became ready since; what failed stays so, and nothing is started of a study that was cancelled.
-
-        BadInput when the study's file is gone.
+        Nothing is started of a study that was cancelled since a person started it. BadInput when its file is gone.
         """
         if not slurm.file.exists():
             raise BadInput(study_file.GONE.format(slurm.file))
         slurm.walk.check_markers()  # of what a compute node wrote a moment ago, too
         if not study_file.stopped(slurm.file).exists():
-            return self._advanced(slurm, tell, person=False)
+            return self._advanced(slurm, tell, person)
         if not slurm.handles[-1].finished:
             self._cancel(slurm, "its study was cancelled", with_jobs=True)
         return self.standings(slurm, tell)

@@ -1,8 +1,7 @@
 """Studies on SLURM, followed to their ends: by the command that waits, a flow run of Prefect, or a job on the cluster.
 
-What is to be followed stands on disk (`Looks.entries`). One process at a time serves a root, by its lock: it
-follows all of these studies. Another one that waits for a study only looks how it stands, and serves when the first one
-has ended.
+What is to be followed stands on disk (`Looks.entries`). One process at a time serves a root, by its lock: it follows all
+of these studies. Another one that waits for a study only looks how it stands, and serves when the first has ended.
 """
 
 import logging
@@ -15,6 +14,7 @@ from deployments.dag.walk import Handle
 from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.site import Site, folder_of_jobs
 from deployments.slurm.pool.service import Service, interval_seconds
+from deployments.slurm.study import study as study_file
 from deployments.slurm.study.engine import Engine
 from deployments.slurm.study.looks import Entry, Looks
 from deployments.slurm.study.preflight import require_runnable
@@ -24,7 +24,7 @@ from deployments.views.index import completed
 from storage import locks
 from storage.errors import BadInput, Held
 from storage.permissions import close_to_others
-from tasks.stage.outcome import BAD_INPUT, COMPLETED, PrefectState, state_of_study
+from tasks.stage.outcome import AWAITING_RETRY, BAD_INPUT, CANCELLED, COMPLETED, PrefectState, state_of_study
 
 LOG = logging.getLogger("ratchet.follow")
 LEFT_SECONDS = 30.0
@@ -150,11 +150,13 @@ class Studies:
     def _look_at(self, entry: Entry) -> None:
         slurm, tell = self._studies[entry.file], partial(self._tell_change, entry.file.stem)
         try:
-            stages = self._engine.start(slurm, tell) if entry.by_person else self._engine.advance(slurm, tell)
+            stages = self._engine.advance(slurm, tell, person=entry.by_person)
             if entry.by_person:
                 self._list.add(Entry(entry.file, entry.root, by_person=False))
             if not stages.under_way:
-                self._let_go(entry, final_state(stages))
+                end = final_state(stages)
+                is_cancelled = end[0] == AWAITING_RETRY and study_file.stopped(slurm.file).exists()
+                self._let_go(entry, (CANCELLED, "the study was cancelled") if is_cancelled else end)
         except OSError as error:  # the disk of one study stops no other
             LOG.warning("%s: %s", entry.file.stem, error)
         except BadInput as error:

@@ -132,6 +132,12 @@ def test_a_study_that_was_cancelled_is_followed_to_its_end_without_starting_anyt
     assert server.look() and [person for _, person in noted.looks] == [True, True], "a person started it again"
 
 
+def test_a_cancel_before_anybody_looked_is_not_undone_by_the_start_before_it(tmp_path, noted):
+    slurm, server = started(toy_study("at-once")), a_server()
+    study_file.stopped(slurm.file).touch()
+    assert not server.look() and not noted.looks and server.end_of(slurm)[0].name == "Cancelled"
+
+
 @pytest.mark.parametrize("gone", ["the root", "its file"])
 def test_who_removes_what_is_followed_is_told_so(tmp_path, noted, gone):
     slurm, server = started(toy_study("removed")), a_server()
@@ -149,7 +155,7 @@ def test_a_marker_that_stops_holding_is_noticed_while_the_study_is_followed(tmp_
     slurm = SlurmStudy.at_site(TOY, study)
     slurm.keep()
     engine = Engine(slurm.site)
-    engine.start(slurm)
+    engine.advance(slurm, person=True)
     study_file.stopped(slurm.file).unlink()
     assert [handle.finished for handle in slurm.handles] == [True, True]
     (done.handles[0].run.path / "model" / "model.safetensors").write_bytes(b"edited")

@@ -128,3 +128,12 @@ def test_a_look_is_small_and_is_given_nothing_of_prefect(slurm, monkeypatch):
     monkeypatch.setenv("RATCHET_SITE", "mine")
     text = slurm.looks.text()
     assert all(part in text for part in ("--cpus-per-task=1", "--mem=1024M", "--time=5", "-u PREFECT_API_URL", "=mine"))
+
+
+def test_a_look_waits_for_a_site_file_that_somebody_edits(tmp_path, monkeypatch):
+    """It ended before it had queued another one, and nobody followed the studies any more."""
+    site = tmp_path / "site.yaml"
+    site.write_text("half an edit: [")
+    monkeypatch.setenv("RATCHET_SITE", str(site))
+    monkeypatch.setattr(look.time, "sleep", lambda seconds: site.write_text(f"root: {tmp_path}\n"))
+    assert look._site().root == str(tmp_path)
