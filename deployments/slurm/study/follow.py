@@ -1,7 +1,7 @@
 """Studies on SLURM, followed to their ends: by the command that waits, a flow run of Prefect, or a job on the cluster.
 
-What is to be followed stands on disk (`Looks.entries`). One process at a time serves a root, by its lock: it follows all
-of these studies. Another one that waits for a study only looks how it stands, and serves when the first has ended.
+What is to be followed stands on disk (`Looks.entries`). One process at a time serves a root, by its lock: it follows
+all of these studies. Another one that waits for a study only looks how it stands, and serves when the first has ended.
 """
 
 import logging
